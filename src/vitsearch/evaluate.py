@@ -1,0 +1,169 @@
+"""Evaluators: functions from architectures to named numbers. Strategies get one of these and never see a network."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from vitsearch.architecture import Architecture, Settings
+from vitsearch.cost import IMAGENET, Cost, Geometry, cost_of
+from vitsearch.data import Batch, ImageSource, open_data
+from vitsearch.errors import VitsearchError
+from vitsearch.models import build
+from vitsearch.proxies import Proxy, Subject, parse_proxy
+from vitsearch.spaces import canonical, decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What proxies said of one network, and why some said nothing."""
+
+    arch: Settings
+    scores: dict[str, float]
+    errors: dict[str, str]
+    seconds: float
+
+
+Evaluator: TypeAlias = Callable[[Sequence[Settings]], list[Score]]
+
+
+def cost(architecture: Architecture | Mapping[str, Any], geometry: Geometry = IMAGENET) -> Cost:
+    """Exact parameters and MACs of a blueprint or of settings."""
+    return cost_of(architecture if isinstance(architecture, Architecture) else decode(architecture), geometry)
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` takes CUDA, then MPS, then the CPU."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))
+    if name not in available:
+        raise VitsearchError(f"`device` must be one of auto, cpu, cuda, mps, but got {name!r}")
+    if not available[name]:
+        raise VitsearchError(f"`device` must be available here, but got {name!r} and torch sees none")
+    return torch.device(name)
+
+
+def check_seed(seed: int) -> int:
+    if not 0 <= seed < 1 << 63:
+        raise VitsearchError(f"`seed` must be from 0 to 2**63 - 1, but got {seed}")
+    return seed
+
+
+class ProxyEvaluator:
+    """Scores networks with proxies, each network built once with its own seeded initial weights (`fresh`)."""
+
+    def __init__(
+        self,
+        proxies: Sequence[str],
+        *,
+        geometry: Geometry = IMAGENET,
+        seed: int = 0,
+        device: str | torch.device = "auto",
+        data: str = "noise",
+        batch_size: int = 8,
+    ) -> None:
+        self.proxies: dict[str, tuple[Proxy, dict[str, str]]] = {text: parse_proxy(text) for text in proxies}
+        self.geometry = geometry
+        self.seed = check_seed(seed)
+        self.device = device if isinstance(device, torch.device) else pick_device(device)
+        self.batch_size = batch_size
+        if batch_size < 1:
+            raise VitsearchError(f"`batch_size` must be at least 1, but got {batch_size}")
+        self.source: ImageSource = open_data(data)
+        self._batch: Batch | None = None
+        if any(proxy.needs_data for proxy, _ in self.proxies.values()):
+            self.batch()  # bad data stops here, not in every trial
+
+    def batch(self) -> Batch:
+        """The same images and labels for every network."""
+        if self._batch is None:
+            self._batch = self.source.draw(self.batch_size, self.geometry, self.seed)
+        return self._batch
+
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        return [self.one(settings) for settings in architectures]
+
+    def one(self, settings: Settings) -> Score:
+        plan = decode(settings)
+        subject = Subject(
+            name=f"{settings['space']} {plan.key()}",
+            network=lambda: build(plan, self.geometry, seed=self.seed),
+            batch=self.batch,
+            geometry=self.geometry,
+            architecture=plan,
+            device=self.device,
+        )
+        return self.examine(subject, settings)
+
+    def timm(self, model: str, **options: Any) -> Score:
+        """Any classifier of timm, with untrained weights; its own input size unless timm takes another."""
+        return self.examine(timm_subject(model, self), {"timm": model, **options})
+
+    def examine(self, subject: Subject, arch: Settings) -> Score:
+        start = time.perf_counter()
+        scores: dict[str, float] = {}
+        errors: dict[str, str] = {}
+        for text, (proxy, options) in self.proxies.items():
+            try:
+                value = proxy.score(subject, **options)
+                if not math.isfinite(value):
+                    raise ArithmeticError(f"the score is not finite: {value}")
+                scores[text] = value
+            except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
+                errors[text] = describe_failure(error)
+        return Score(arch=arch, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+
+
+def describe_failure(error: Exception) -> str:
+    """One line that says what went wrong."""
+    if isinstance(error, torch.cuda.OutOfMemoryError) or "not enough memory" in str(error):
+        return "out of memory"
+    text = " ".join(str(error).split())
+    return text[:300] if isinstance(error, VitsearchError) else f"{type(error).__name__}: {text[:300]}"
+
+
+def timm_subject(model: str, evaluator: ProxyEvaluator) -> Subject:
+    import timm
+
+    if not timm.is_model(model.partition(".")[0]):
+        from vitsearch.registry import did_you_mean
+
+        raise VitsearchError(f"no timm model named {model!r}.{did_you_mean(model, timm.list_models())}")
+    wanted, seed = evaluator.geometry, evaluator.seed
+
+    def network() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            made: nn.Module = timm.create_model(model, num_classes=wanted.classes, in_chans=wanted.channels)
+        return made
+
+    size = timm.get_pretrained_cfg(model).input_size[-1]
+    geometry = Geometry(image_size=size, classes=wanted.classes, channels=wanted.channels)
+    batch = evaluator.source.draw(evaluator.batch_size, geometry, seed)
+    return Subject(name=model, network=network, batch=lambda: batch, geometry=geometry, device=evaluator.device)
+
+
+def score(
+    architectures: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    proxies: str | Sequence[str],
+    *,
+    geometry: Geometry = IMAGENET,
+    seed: int = 0,
+    device: str = "auto",
+    data: str = "noise",
+    batch_size: int = 8,
+) -> list[Score]:
+    """Proxy scores of settings, in their order. `proxies` is a list, or a text with commas."""
+    names = proxies.split(",") if isinstance(proxies, str) else proxies
+    evaluator = ProxyEvaluator(
+        names, geometry=geometry, seed=seed, device=device, data=data, batch_size=batch_size
+    )
+    listed = [architectures] if isinstance(architectures, Mapping) else architectures
+    return evaluator([canonical(settings) for settings in listed])

@@ -1,0 +1,269 @@
+"""The layers that blueprints are made of.
+
+Shapes: B images, S tokens, N = side * side patches, C width, H heads, D head width, R rows of a relative table.
+Weights are left uninitialised here; `initialise.py` fills all of them at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from vitsearch import architecture as blueprint
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def blank(kind: type[Module], *arguments: Any, **options: Any) -> Module:
+    """A layer whose weights are not drawn: drawing them twice costs time and random numbers."""
+    return cast(Module, skip_init(kind, *arguments, device=torch.get_default_device(), **options))
+
+
+class RelativePosition(nn.Module):
+    """AutoFormer's relative position on keys and values, one vector per row offset plus one per column offset.
+
+    Row 0 of each table is for pairs with the class token, row delta + distance + 1 for a clipped offset delta = key
+    minus query. All heads share the tables.
+    """
+
+    row_index: Tensor
+    column_index: Tensor
+    key_cells: Tensor
+
+    def __init__(self, head_dim: int, distance: int, side: int) -> None:
+        super().__init__()
+        rows = 2 * distance + 2
+        self.key_rows = nn.Parameter(torch.empty(rows, head_dim))
+        self.key_columns = nn.Parameter(torch.empty(rows, head_dim))
+        self.value_rows = nn.Parameter(torch.empty(rows, head_dim))
+        self.value_columns = nn.Parameter(torch.empty(rows, head_dim))
+        offsets = torch.arange(side)[None, :] - torch.arange(side)[:, None]  # [query, key] along one axis
+        offsets = offsets.clamp(-distance, distance) + distance + 1
+        query_row = torch.arange(side * side) // side
+        query_column = torch.arange(side * side) % side
+        class_row = torch.zeros(1, side, dtype=torch.long)
+        # [S, side]: the table row for query token i and a key in grid row (or column) r
+        self.register_buffer("row_index", torch.cat([class_row, offsets[query_row]]), persistent=False)
+        self.register_buffer("column_index", torch.cat([class_row, offsets[query_column]]), persistent=False)
+        # [S, 2 side + 1]: which grid row, which grid column, or the class token, a key is
+        cells = torch.cat([torch.eye(side)[query_row], torch.eye(side)[query_column], torch.zeros(side * side, 1)], 1)
+        class_cell = torch.zeros(1, 2 * side + 1)
+        class_cell[0, -1] = 1
+        self.register_buffer("key_cells", torch.cat([class_cell, cells]), persistent=False)
+
+    def vectors(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[S, S, D]: the vector of every (query, key) pair, as the definition has it."""
+        side = self.row_index.shape[1]
+        patch = torch.arange(side * side, device=rows.device)
+        row = F.pad(self.row_index[:, patch // side], (1, 0))  # keys: class token first, table row 0
+        column = F.pad(self.column_index[:, patch % side], (1, 0))
+        return rows[row] + columns[column]
+
+    def extend_query(self, q: Tensor) -> Tensor:
+        """[B, H, S, 2 side + 1]: q_i . vector, for each grid row, each grid column and the class token."""
+        by_row, by_column = q @ self.key_rows.T, q @ self.key_columns.T  # [B, H, S, R]
+        shape = (*q.shape[:2], -1, -1)
+        return torch.cat(
+            [
+                by_row.gather(-1, self.row_index.expand(shape)),
+                by_column.gather(-1, self.column_index.expand(shape)),
+                by_row[..., :1] + by_column[..., :1],
+            ],
+            dim=-1,
+        )
+
+    def value_part(self, mass: Tensor) -> Tensor:
+        """Sum over keys of attention times value vector, from the attention mass on each row, column, class token."""
+        side = self.row_index.shape[1]
+        shape = (*mass.shape[:2], -1, -1)
+        zeros = mass.new_zeros(*mass.shape[:-1], self.value_rows.shape[0] - 1)
+        at_class = torch.cat([mass[..., -1:], zeros], -1)
+        rows = at_class.scatter_add(-1, self.row_index.expand(shape), mass[..., :side])
+        columns = at_class.scatter_add(-1, self.column_index.expand(shape), mass[..., side:-1])
+        return rows @ self.value_rows + columns @ self.value_columns
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over all tokens; the scale is the head width to the power -1/2.
+
+    `fused` chooses the kernel, not the result: True runs torch's fused attention, with the relative position folded
+    into extra key and value channels; False spells every matrix product out, as the definition has it.
+    """
+
+    def __init__(self, width: int, block: blueprint.Attention, side: int, fused: bool = True) -> None:
+        super().__init__()
+        inner = block.heads * block.head_dim
+        self.heads = block.heads
+        self.scale = block.head_dim**-0.5
+        self.fused = fused
+        self.qkv = blank(nn.Linear, width, 3 * inner)  # rows: all of q, all of k, all of v
+        self.proj = blank(nn.Linear, inner, width)
+        self.relative: RelativePosition | None = None
+        if block.relative_distance:
+            self.relative = RelativePosition(block.head_dim, block.relative_distance, side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [B, H, S, D]
+        out = self.fused_form(q, k, v) if self.fused else self.explicit_form(q, k, v)
+        return cast(Tensor, self.proj(out.transpose(1, 2).reshape(batch, tokens, -1)))
+
+    def explicit_form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """logit_ij = (q_i . k_j + q_i . RK_ij) scale;  out_i = sum_j a_ij (v_j + RV_ij)."""
+        logits = q @ k.transpose(-2, -1)
+        if self.relative is not None:
+            vectors = self.relative.vectors(self.relative.key_rows, self.relative.key_columns)
+            logits = logits + torch.einsum("bhid,ijd->bhij", q, vectors)
+        weights = (logits * self.scale).softmax(-1)
+        out = weights @ v
+        if self.relative is not None:
+            vectors = self.relative.vectors(self.relative.value_rows, self.relative.value_columns)
+            out = out + torch.einsum("bhij,ijd->bhid", weights, vectors)
+        return out
+
+    def fused_form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.relative is None:
+            return F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        cells = self.relative.key_cells.to(k.dtype).expand(*k.shape[:2], -1, -1)
+        q = torch.cat([q, self.relative.extend_query(q)], -1)
+        out = F.scaled_dot_product_attention(q, torch.cat([k, cells], -1), torch.cat([v, cells], -1), scale=self.scale)
+        head_dim = v.shape[-1]
+        return out[..., :head_dim] + self.relative.value_part(out[..., head_dim:])
+
+
+class WindowAttention(nn.Module):
+    """Attention inside (shifted) windows with a bias per head and relative offset, as in Swin."""
+
+    bias_index: Tensor
+    mask: Tensor | None
+
+    def __init__(self, width: int, block: blueprint.WindowAttention, side: int, fused: bool = True) -> None:
+        super().__init__()
+        inner = block.heads * block.head_dim
+        self.heads, self.side, self.fused = block.heads, side, fused
+        self.window, self.shift, self.padded = block.on(side)
+        self.scale = block.head_dim**-0.5
+        self.qkv = blank(nn.Linear, width, 3 * inner)
+        self.proj = blank(nn.Linear, inner, width)
+        self.relative_position_bias_table = nn.Parameter(torch.empty((2 * self.window - 1) ** 2, block.heads))
+        along = torch.arange(self.window)
+        offsets = along[:, None] - along[None, :] + self.window - 1  # [query, key] along one axis
+        index = offsets[:, None, :, None] * (2 * self.window - 1) + offsets[None, :, None, :]
+        self.register_buffer("bias_index", index.reshape(self.window**2, self.window**2), persistent=False)
+        self.register_buffer("mask", self._shift_mask() if self.shift else None, persistent=False)
+
+    def _shift_mask(self) -> Tensor:
+        """[windows, tokens, tokens]: -100 between tokens that the cyclic shift brought together."""
+        edges = torch.tensor([self.padded - self.window, self.padded - self.shift])
+        band = torch.bucketize(torch.arange(self.padded), edges, right=True)  # three bands along one axis
+        region = self._windows((band[:, None] * 3 + band[None, :])[None, :, :, None].float())[..., 0]
+        return (region[:, None, :] != region[:, :, None]).float() * -100.0
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """[B, side, side, C] -> [B windows, window * window, C]."""
+        batch, side, _, width = x.shape
+        count = side // self.window
+        x = x.reshape(batch, count, self.window, count, self.window, width).transpose(2, 3)
+        return x.reshape(-1, self.window**2, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, _, width = x.shape
+        x = x.reshape(batch, self.side, self.side, width)
+        extra = self.padded - self.side
+        x = F.pad(x, (0, 0, 0, extra, 0, extra)) if extra else x
+        x = torch.roll(x, (-self.shift, -self.shift), (1, 2)) if self.shift else x
+        x = self._attend(self._windows(x))
+        count = self.padded // self.window
+        x = x.reshape(batch, count, count, self.window, self.window, width).transpose(2, 3)
+        x = x.reshape(batch, self.padded, self.padded, width)
+        x = torch.roll(x, (self.shift, self.shift), (1, 2)) if self.shift else x
+        return x[:, : self.side, : self.side].reshape(batch, -1, width)
+
+    def _attend(self, x: Tensor) -> Tensor:
+        windows, tokens, _ = x.shape
+        q, k, v = self.qkv(x).reshape(windows, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        bias = self.relative_position_bias_table[self.bias_index].permute(2, 0, 1)[None]  # [1, H, S, S]
+        if self.mask is not None:
+            bias = bias + self.mask.repeat(windows // self.mask.shape[0], 1, 1)[:, None].to(bias.dtype)
+        if self.fused:
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=self.scale)
+        else:
+            out = ((q @ k.transpose(-2, -1)) * self.scale + bias).softmax(-1) @ v
+        return cast(Tensor, self.proj(out.transpose(1, 2).reshape(windows, tokens, -1)))
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = blank(nn.Linear, width, hidden)
+        self.act = nn.GELU()
+        self.fc2 = blank(nn.Linear, hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.fc2(self.act(self.fc1(x))))
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)), each branch under stochastic depth."""
+
+    def __init__(self, attention: nn.Module, width: int, hidden: int, norm_eps: float, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.attn = attention
+        self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = Mlp(width, hidden)
+        self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.drop_path1(self.attn(self.norm1(x)))
+        return cast(Tensor, x + self.drop_path2(self.mlp(self.norm2(x))))
+
+
+class PatchEmbed(nn.Module):
+    """Image [B, channels, side, side] to tokens [B, N, C]."""
+
+    def __init__(self, entry: blueprint.Patch, channels: int, width: int, norm_eps: float) -> None:
+        super().__init__()
+        self.proj = blank(nn.Conv2d, channels, width, entry.size, stride=entry.stride)
+        self.norm = nn.LayerNorm(width, eps=norm_eps) if entry.norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(self.proj(x).flatten(2).transpose(1, 2)))
+
+
+class Pooling(nn.Module):
+    """PiT: a strided depth-wise convolution over the map, a linear layer for the class token."""
+
+    def __init__(self, before: int, width: int, side: int, class_token: bool) -> None:
+        super().__init__()
+        self.side = side  # of the map that comes in
+        self.conv = blank(nn.Conv2d, before, width, 3, stride=2, padding=1, groups=before)
+        self.fc = blank(nn.Linear, before, width) if class_token else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        extra = int(self.fc is not None)
+        patches = x[:, extra:].transpose(1, 2).unflatten(2, (self.side, self.side))
+        pooled = self.conv(patches).flatten(2).transpose(1, 2)
+        return pooled if self.fc is None else torch.cat([self.fc(x[:, :1]), pooled], 1)
+
+
+class Merging(nn.Module):
+    """Swin: the four neighbours of a 2x2 square side by side, norm, linear without bias. An odd side is padded."""
+
+    def __init__(self, before: int, width: int, side: int, norm_eps: float) -> None:
+        super().__init__()
+        self.side = side
+        self.norm = nn.LayerNorm(4 * before, eps=norm_eps)
+        self.reduction = blank(nn.Linear, 4 * before, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unflatten(1, (self.side, self.side))
+        x = F.pad(x, (0, 0, 0, self.side % 2, 0, self.side % 2))
+        corners = [x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]  # even-even, odd-even, ...
+        return cast(Tensor, self.reduction(self.norm(torch.cat(corners, -1).flatten(1, 2))))

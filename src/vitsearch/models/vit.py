@@ -1,0 +1,350 @@
+"""From blueprint to network: one builder for every space, one class that timm knows as `vitsearch_net`.
+
+    import timm, vitsearch.models
+    network = timm.create_model("vitsearch_net", settings={"space": "autoformer-tiny", ...}, img_size=224)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+import torch
+from timm.layers import resample_abs_pos_embed
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models._features import feature_take_indices
+from timm.models._manipulate import checkpoint
+from torch import Tensor, nn
+
+from vitsearch import architecture as blueprint
+from vitsearch.architecture import Architecture
+from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.errors import BadSettings
+from vitsearch.models import layers
+from vitsearch.models.initialise import initialise
+from vitsearch.spaces import decode
+
+__all__ = ["VisionNetwork", "build", "vitsearch_net"]
+
+BlockBuilder = Callable[..., nn.Module]
+
+
+def attention_block(block: blueprint.Attention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
+    return layers.TransformerBlock(layers.Attention(width, block, side), width, block.hidden, eps, drop_path)
+
+
+def window_block(block: blueprint.WindowAttention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
+    return layers.TransformerBlock(layers.WindowAttention(width, block, side), width, block.hidden, eps, drop_path)
+
+
+def absent_block(block: blueprint.Absent, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
+    return nn.Identity()
+
+
+BLOCK_BUILDERS: dict[type[Any], BlockBuilder] = {
+    blueprint.Attention: attention_block,
+    blueprint.WindowAttention: window_block,
+    blueprint.Absent: absent_block,
+}
+ENTRY_BUILDERS: dict[type[Any], Callable[..., nn.Module]] = {
+    blueprint.Patch: lambda entry, before, width, side, eps, token: layers.PatchEmbed(entry, before, width, eps),
+    blueprint.Pool: lambda entry, before, width, side, eps, token: layers.Pooling(before, width, side, token),
+    blueprint.Merge: lambda entry, before, width, side, eps, token: layers.Merging(before, width, side, eps),
+}
+
+
+class NetworkStage(nn.Module):
+    def __init__(self, entry: nn.Module, blocks: list[nn.Module], side: int) -> None:
+        super().__init__()
+        self.entry = entry
+        self.blocks = nn.ModuleList(blocks)
+        self.side = side
+
+
+class VisionNetwork(nn.Module):
+    """A blueprint as a module, with the methods that timm's models have. Input: [B, in_chans, img_size, img_size]."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        img_size: int | tuple[int, int] = IMAGENET.image_size,
+        num_classes: int = IMAGENET.classes,
+        in_chans: int = IMAGENET.channels,
+        global_pool: Literal["", "avg", "token"] | None = None,
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.image_size = _square(img_size)
+        self.num_classes = num_classes
+        self.in_chans = in_chans
+        self.global_pool = "avg" if architecture.readout == "mean" else "token"
+        self.grad_checkpointing = False
+        first, last = architecture.stages[0].width, architecture.stages[-1].width
+        self.num_features = self.head_hidden_size = self.embed_dim = last
+        self.num_prefix_tokens = int(architecture.class_token)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, first)) if architecture.class_token else None
+        self.stages = nn.ModuleList(_stages(architecture, self.image_size, in_chans, drop_path_rate))
+        self.pos_embed = self._position_table(first)
+        self.norm = nn.LayerNorm(last, eps=architecture.norm_eps)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head: nn.Module = nn.Identity()
+        self.reset_classifier(num_classes, global_pool, initial=False)
+        self.feature_info = _feature_info(architecture, self.image_size)
+        initialise(self, architecture.initialisation, generator)
+
+    def _position_table(self, width: int) -> nn.Parameter | None:
+        if self.architecture.position == "none":
+            return None
+        side = self.architecture.sides(self.image_size)[0]
+        extra = self.num_prefix_tokens if self.architecture.position == "all" else 0
+        return nn.Parameter(torch.empty(1, side * side + extra, width))
+
+    def _embed(self, x: Tensor) -> Tensor:
+        """Class token and position; `position` says which tokens the table covers."""
+        table = self.pos_embed
+        if table is not None and table.shape[1] == x.shape[1]:
+            x, table = x + table, None
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1)
+        return x if table is None else x + table
+
+    def _check_input(self, x: Tensor) -> None:
+        expected = (self.in_chans, self.image_size, self.image_size)
+        if tuple(x.shape[1:]) != expected:
+            raise ValueError(f"input must be [batch, {', '.join(map(str, expected))}], but got {list(x.shape)}")
+
+    def _trace(self, x: Tensor) -> Tensor:
+        self._check_input(x)
+        for index, stage in enumerate(self._stages()):
+            x = stage.entry(x) if index else self._embed(stage.entry(x))
+            for block in stage.blocks:
+                x = self._run(block, x)
+        return x
+
+    def _stages(self) -> list[NetworkStage]:
+        return cast(list[NetworkStage], list(self.stages))
+
+    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
+        if self.grad_checkpointing and not torch.jit.is_scripting():
+            return cast(Tensor, checkpoint(block, x))
+        return cast(Tensor, block(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """All tokens after the final norm: [B, S, C]."""
+        return cast(Tensor, self.norm(self._trace(x)))
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        if self.global_pool == "avg":
+            x = x[:, self.num_prefix_tokens :].mean(1)
+        elif self.global_pool == "token":
+            x = x[:, 0]
+        x = self.head_drop(x)
+        return x if pre_logits else cast(Tensor, self.head(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> Any:
+        """Outputs of chosen blocks (counted over all stages, absent ones too), as timm's transformers give them."""
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"`output_fmt` must be NCHW or NLC, but got {output_fmt!r}")
+        wanted, last = feature_take_indices(sum(len(stage.blocks) for stage in self._stages()), indices)
+        self._check_input(x)
+        number, found = -1, []
+        for index, stage in enumerate(self._stages()):
+            if stop_early and number >= last:
+                break
+            x = stage.entry(x) if index else self._embed(stage.entry(x))
+            for block in stage.blocks:
+                x, number = self._run(block, x), number + 1
+                if number in wanted:
+                    narrow = x.shape[-1] != self.num_features  # the final norm only fits the last width
+                    found.append(self._intermediate(x if narrow or not norm else self.norm(x), stage.side, output_fmt))
+                if stop_early and number >= last:
+                    break
+        maps = [pair if return_prefix_tokens and self.num_prefix_tokens else pair[0] for pair in found]
+        return maps if intermediates_only else (self.norm(x), maps)
+
+    def _intermediate(self, x: Tensor, side: int, output_fmt: str) -> tuple[Tensor, Tensor]:
+        prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
+        if output_fmt == "NCHW":
+            patches = patches.transpose(1, 2).unflatten(2, (side, side)).contiguous()
+        return patches, prefix
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop the blocks after the last wanted one, for `features_only`."""
+        wanted, last = feature_take_indices(sum(len(stage.blocks) for stage in self._stages()), indices)
+        start = 0
+        for stage in self._stages():
+            count = len(stage.blocks)
+            stage.blocks = stage.blocks[: max(0, last + 1 - start)]
+            start += count
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0, "")
+        return cast(list[int], wanted)
+
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None, initial: bool = True) -> None:
+        """A new head; 0 classes leaves the pooled features."""
+        if global_pool is not None:
+            if global_pool not in ("", "avg", "token") or (global_pool == "token" and not self.num_prefix_tokens):
+                raise ValueError(f"`global_pool` must be '', 'avg' or (with a class token) 'token', got {global_pool!r}")
+            self.global_pool = global_pool
+        self.num_classes = num_classes
+        weight = self.norm.weight if isinstance(self.norm, nn.LayerNorm) else None
+        if num_classes:
+            self.head = layers.blank(nn.Linear, self.num_features, num_classes)
+        else:
+            self.head = nn.Identity()
+        if initial:
+            initialise(self.head, self.architecture.initialisation)
+        if weight is not None:
+            self.head.to(weight.device, weight.dtype)
+
+    def no_weight_decay(self) -> set[str]:
+        """Tokens and tables: position, class token, relative position."""
+        tables = ("pos_embed", "cls_token", "relative.", "relative_position_bias_table")
+        return {name for name, _ in self.named_parameters() if any(part in name for part in tables)}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        return {
+            "stem": r"^cls_token|^pos_embed|^stages\.0\.entry",
+            "blocks": r"^stages\.(\d+)" if coarse else [(r"^stages\.(\d+)\.\w+\.(\d+)?", None), (r"^norm", (99999,))],
+        }
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    def set_fused_attention(self, fused: bool) -> VisionNetwork:
+        """Which kernel attention uses: torch's fused one, or explicit matrix products. The result is the same."""
+        for module in self.modules():
+            if isinstance(module, (layers.Attention, layers.WindowAttention)):
+                module.fused = fused
+        return self
+
+
+def _square(img_size: int | tuple[int, int]) -> int:
+    sides = {img_size} if isinstance(img_size, int) else set(img_size)
+    if len(sides) != 1:
+        raise ValueError(f"`img_size` must be square, but got {img_size}")
+    return sides.pop()
+
+
+def _stages(architecture: Architecture, image_size: int, channels: int, drop_path_rate: float) -> list[NetworkStage]:
+    """The one loop that looks every kind of entry and block up. Stochastic depth grows linearly over the blocks."""
+    total = sum(len(stage.blocks) for stage in architecture.stages)
+    rates = iter(torch.linspace(0, drop_path_rate, max(total, 1), device="cpu").tolist())
+    stages, before, before_side = [], channels, image_size
+    for stage, side in zip(architecture.stages, architecture.sides(image_size), strict=True):
+        entry = ENTRY_BUILDERS[type(stage.entry)](
+            stage.entry, before, stage.width, before_side, architecture.norm_eps, architecture.class_token
+        )
+        blocks = [
+            BLOCK_BUILDERS[type(block)](block, stage.width, side, architecture.norm_eps, next(rates))
+            for block in stage.blocks
+        ]
+        stages.append(NetworkStage(entry, blocks, side))
+        before, before_side = stage.width, side
+    return stages
+
+
+def _feature_info(architecture: Architecture, image_size: int) -> list[dict[str, Any]]:
+    info = []
+    for index, (stage, side) in enumerate(zip(architecture.stages, architecture.sides(image_size), strict=True)):
+        for number, _ in enumerate(stage.blocks):
+            name = f"stages.{index}.blocks.{number}"
+            info.append({"module": name, "num_chs": stage.width, "reduction": image_size / side})
+    return info
+
+
+def build(
+    architecture: Architecture | Mapping[str, Any],
+    geometry: Geometry = IMAGENET,
+    *,
+    seed: int | None = None,
+    drop_path_rate: float = 0.0,
+) -> VisionNetwork:
+    """The network of a blueprint or of settings, in evaluation mode.
+
+    With a seed, the weights are those that `torch.manual_seed(seed)` right before would give, and torch's own
+    generator is left alone.
+    """
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    plan = architecture if isinstance(architecture, Architecture) else decode(architecture)
+    return VisionNetwork(
+        plan,
+        img_size=geometry.image_size,
+        num_classes=geometry.classes,
+        in_chans=geometry.channels,
+        drop_path_rate=drop_path_rate,
+        generator=generator,
+    ).eval()
+
+
+def _resize_position(state: dict[str, Tensor], network: VisionNetwork) -> dict[str, Tensor]:
+    """Let a checkpoint of one image size load into another."""
+    table = network.pos_embed
+    if table is not None and "pos_embed" in state and state["pos_embed"].shape != table.shape:
+        prefix = network.num_prefix_tokens if network.architecture.position == "all" else 0
+        side = network.architecture.sides(network.image_size)[0]
+        state["pos_embed"] = resample_abs_pos_embed(state["pos_embed"], [side, side], num_prefix_tokens=prefix)
+    return state
+
+
+default_cfgs = generate_default_cfgs(
+    {
+        "vitsearch_net.untrained": {
+            "num_classes": IMAGENET.classes,
+            "input_size": (3, IMAGENET.image_size, IMAGENET.image_size),
+            "fixed_input_size": True,
+            "pool_size": None,
+            "crop_pct": 0.875,
+            "interpolation": "bicubic",
+            "mean": (0.485, 0.456, 0.406),
+            "std": (0.229, 0.224, 0.225),
+            "first_conv": "stages.0.entry.proj",
+            "classifier": "head",
+            "license": "apache-2.0",
+        }
+    }
+)
+
+
+def _from_settings(settings: Mapping[str, Any] | None = None, **options: Any) -> VisionNetwork:
+    if settings is None:
+        raise BadSettings('`settings` must be given, as in create_model("vitsearch_net", settings={"space": ...})')
+    return VisionNetwork(decode(settings), **options)
+
+
+@register_model
+def vitsearch_net(pretrained: bool = False, **options: Any) -> VisionNetwork:
+    """Any architecture of any space, by its settings."""
+    return cast(
+        VisionNetwork,
+        build_model_with_cfg(
+            _from_settings,
+            "vitsearch_net",
+            pretrained,
+            pretrained_filter_fn=_resize_position,
+            feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+            **options,
+        ),
+    )

@@ -1,0 +1,178 @@
+"""What a proxy is, what it may look at, and the registry of proxies.
+
+A proxy is a function from a `Subject` to a number. The subject builds the network once and shares forward and
+backward passes among the proxies that are asked of it. Networks are in evaluation mode, without drop path, with
+seeded initial weights. A proxy that has no value for a network raises `ProxyUndefined`; nothing stands in for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitsearch.architecture import Architecture
+from vitsearch.cost import Geometry
+from vitsearch.data import Batch
+from vitsearch.errors import ProxyUndefined, UnknownName
+from vitsearch.registry import Registry, did_you_mean
+
+Direction = Literal["max", "min"]
+
+
+class Subject:
+    """One network under examination. `architecture` is None for networks that are not ours."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        network: Callable[[], nn.Module],
+        batch: Callable[[], Batch],
+        geometry: Geometry,
+        architecture: Architecture | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.name = name
+        self.architecture = architecture
+        self.geometry = geometry
+        self.device = device or torch.device("cpu")
+        self._make_network = network
+        self._make_batch = batch
+        self._absolute: dict[torch.dtype, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+
+    @cached_property
+    def network(self) -> nn.Module:
+        return self._make_network().eval().to(self.device)
+
+    @cached_property
+    def batch(self) -> Batch:
+        images, labels = self._make_batch()
+        return Batch(images.to(self.device), labels.to(self.device))
+
+    @cached_property
+    def parameters(self) -> dict[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self.network.named_parameters()}
+
+    @cached_property
+    def loss_gradients(self) -> dict[str, Tensor]:
+        """Gradient of the mean cross-entropy on the batch, for every parameter that takes part."""
+        parameters = dict(self.network.named_parameters())
+        images, labels = self.batch
+        with torch.enable_grad():
+            loss = F.cross_entropy(self.network(images), labels)
+            return _gradients(loss, parameters)
+
+    def absolute(self, dtype: torch.dtype = torch.float32) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The absolute network: every parameter as |w|, and the gradient of the sum of its logits for an image of ones.
+
+        Norms, softmax and buffers stay as they are. Nothing in the network changes.
+        """
+        if dtype not in self._absolute:
+            device = torch.device("cpu") if dtype == torch.float64 and self.device.type == "mps" else self.device
+            weights = {
+                name: parameter.abs().to(device, dtype).requires_grad_() for name, parameter in self.parameters.items()
+            }
+            buffers = {
+                name: buffer.to(device, dtype) if buffer.is_floating_point() else buffer.to(device)
+                for name, buffer in self.network.named_buffers()
+            }
+            side = self.geometry.image_size
+            ones = torch.ones(1, self.geometry.channels, side, side, device=device, dtype=dtype)
+            with torch.enable_grad():
+                logits = torch.func.functional_call(self.network, {**weights, **buffers}, (ones,))
+                gradients = _gradients(logits.sum(), weights)
+            self._absolute[dtype] = ({name: weight.detach() for name, weight in weights.items()}, gradients)
+        return self._absolute[dtype]
+
+    @cached_property
+    def linears(self) -> dict[str, list[str]]:
+        """Names of the weight matrices of linear layers, by role: attention, mlp, other."""
+        found: dict[str, list[str]] = {"attention": [], "mlp": [], "other": []}
+        for name, role in linear_roles(self.network):
+            found[role].append(f"{name}.weight")
+        return found
+
+    def undefined(self, proxy: str, reason: str) -> ProxyUndefined:
+        return ProxyUndefined(f"{proxy} is not defined for {self.name}: {reason}")
+
+
+def _gradients(value: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    wanted = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+    gradients = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
+    return {name: g for name, g in zip(wanted, gradients, strict=True) if g is not None}
+
+
+def linear_roles(network: nn.Module) -> Iterator[tuple[str, str]]:
+    """Each linear layer and the role of the innermost module around it that has one, by the names timm uses."""
+    modules = dict(network.named_modules())
+    for name, module in modules.items():
+        if not isinstance(module, nn.Linear):
+            continue
+        role, parent = "other", name
+        while role == "other" and parent:
+            parent = parent.rpartition(".")[0]
+            role = _role(type(modules[parent]).__name__.lower())
+        yield name, role
+
+
+def _role(kind: str) -> str:
+    if any(part in kind for part in ("mlp", "ffn", "feedforward", "swiglu")):
+        return "mlp"
+    if "block" in kind or "layer" in kind:  # such as LayerScaleBlockClassAttn: holds both
+        return "other"
+    return "attention" if any(part in kind for part in ("attn", "attention", "xca")) else "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxy:
+    """A registered proxy. `options` lists the variants a user may ask for, as in ``snip:params=linear``."""
+
+    name: str
+    score: Callable[..., float]
+    paper: str
+    description: str
+    direction: Direction = "max"
+    needs_data: bool = False
+    needs_labels: bool = False
+    needs_gradient: bool = False
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+PROXIES: Registry[Proxy] = Registry("proxy", "vitsearch.proxies")
+
+
+def proxy(name: str, *, paper: str, **facts: Any) -> Callable[[Callable[..., float]], Callable[..., float]]:
+    """Register a function from `Subject` to number as a proxy; its docstring's first line describes it."""
+
+    def register(score: Callable[..., float]) -> Callable[..., float]:
+        description = (score.__doc__ or "").strip().partition("\n")[0]
+        PROXIES.add(name, Proxy(name=name, score=score, paper=paper, description=description, **facts))
+        return score
+
+    return register
+
+
+def parse_proxy(text: str) -> tuple[Proxy, dict[str, str]]:
+    """``dss`` or, for a variant, ``snip:params=linear``."""
+    name, *parts = text.split(":")
+    found = PROXIES[name]
+    options: dict[str, str] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals or key not in found.options:
+            known = ", ".join(f"{k}={'|'.join(v)}" for k, v in found.options.items()) or "none"
+            raise UnknownName(f"proxy {name!r} has no option {part!r}. Its options: {known}")
+        if value not in found.options[key]:
+            choices = list(found.options[key])
+            raise UnknownName(
+                f"option {key!r} of proxy {name!r} must be one of {', '.join(choices)}, but got {value!r}."
+                f"{did_you_mean(value, choices)}"
+            )
+        options[key] = value
+    return found, options

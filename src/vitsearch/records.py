@@ -1,0 +1,192 @@
+"""What a study writes down: trials, one JSON object a line, append-only; and strict JSON in general."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from vitsearch.architecture import Settings, brief
+from vitsearch.errors import BadStudy, VitsearchError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One architecture and what was measured of it. A failed trial has an `error` and measures nothing."""
+
+    number: int
+    settings: Settings
+    measured: Mapping[str, float]
+    error: str | None = None
+    seconds: float
+
+    def to_line(self) -> str:
+        fields = {
+            "number": self.number,
+            "settings": self.settings,
+            "measured": dict(self.measured),
+            "error": self.error,
+            "seconds": self.seconds,
+        }
+        return json.dumps(fields, allow_nan=False, separators=(",", ":")) + "\n"
+
+    @classmethod
+    def from_json(cls, data: object) -> Trial:
+        """Raises ValueError with the rule that is broken."""
+        if not isinstance(data, dict) or set(data) < {"number", "settings", "measured", "error", "seconds"}:
+            raise ValueError("a trial must be an object with number, settings, measured, error and seconds")
+        number, settings, measured = data["number"], data["settings"], data["measured"]
+        if not _is_number(number) or not isinstance(number, int) or not isinstance(settings, dict):
+            raise ValueError("`number` must be a whole number and `settings` an object")
+        if not isinstance(measured, dict) or not all(map(_is_number, measured.values())):
+            raise ValueError("`measured` must be an object of numbers")
+        if not isinstance(data["error"], (str, type(None))) or not _is_number(data["seconds"]):
+            raise ValueError("`error` must be a text or null and `seconds` a number")
+        return cls(
+            number=number, settings=settings, measured=measured, error=data["error"], seconds=data["seconds"]
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+    """Strict JSON: no NaN, no infinities; whatever is wrong becomes one line that names the source."""
+
+    def refuse(constant: str) -> float:
+        raise ValueError(f"{constant} is not a number in JSON")
+
+    def finite(digits: str) -> float:
+        if not math.isfinite(value := float(digits)):
+            raise ValueError(f"{digits[:40]} is too large for a number")
+        return value
+
+    try:
+        return json.loads(text, parse_constant=refuse, parse_float=finite)
+    except RecursionError:
+        raise VitsearchError(f"{source} is nested too deeply to be read") from None
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, integers with thousands of digits
+        raise VitsearchError(f"{source} is not valid JSON: {' '.join(str(error).split())}") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The file has the old content or all of the new one, whatever happens in between."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_trials(path: Path) -> tuple[list[Trial], int]:
+    """The complete lines of a journal and how many bytes they fill.
+
+    What follows the last newline is a write that was cut off and counts as never written. Anything wrong before
+    that is an error that names its line.
+    """
+    content = path.read_bytes()
+    complete = content.rfind(b"\n") + 1
+    trials = []
+    for index, line in enumerate(content[:complete].splitlines()):
+        try:
+            trial = Trial.from_json(parse_json(line, "it"))
+            if trial.number != index:
+                raise ValueError(f"its number must be {index}, but got {trial.number}")
+        except (ValueError, VitsearchError) as error:
+            raise BadStudy(f"{path} is broken at line {index + 1}: {error}; it reads {brief(line[:60])}") from None
+        trials.append(trial)
+    return trials, complete
+
+
+class Journal:
+    """The one writer of a journal file: locked, cut to its last complete line, then only appended to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115, closed by `close`
+        try:
+            _lock(self._file, path)
+            self.trials, size = read_trials(path)
+            self._file.truncate(size)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, trials: Sequence[Trial]) -> None:
+        """One write and one fsync. If the disk refuses, what was there before stays, and nothing else."""
+        if not trials:
+            return
+        data = "".join(trial.to_line() for trial in trials).encode()
+        start = os.fstat(self._file.fileno()).st_size
+        with uninterrupted():
+            try:
+                written = 0
+                while written < len(data):
+                    written += self._file.write(data[written:]) or 0
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._file.truncate(start)
+                raise BadStudy(
+                    f"cannot write {self.path}: {error.strerror}; its {len(self.trials)} trials are safe"
+                ) from error
+            self.trials.extend(trials)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    import fcntl  # POSIX only, so not at the top
+
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise BadStudy(f"{path.parent} is being written by another process") from error
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is through. Only the main thread gets signals, so others need nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[tuple[int, FrameType | None]] = []
+    previous = signal.signal(signal.SIGINT, lambda number, frame: pending.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if pending and callable(previous):
+        previous(*pending[0])

@@ -1,0 +1,206 @@
+"""What every space offers, and the registry of spaces.
+
+A space has knobs. From them and from the exact cost of each choice follow its size, its members by index, uniform
+sampling, also under limits, and the membership test. A new space says how settings become a blueprint and back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Any, Literal, TypeAlias
+
+from vitsearch.architecture import Architecture, Settings, brief, check_whole
+from vitsearch.cost import IMAGENET, Geometry, Limits, cost_of
+from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.registry import Registry
+from vitsearch.spaces.region import Cell, Region
+
+Choice: TypeAlias = Any  # a number, or a tuple of numbers (one for each stage)
+ENUMERABLE = 200_000  # a space this small may be listed member by member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """A name in the settings and its choices; `per` block knobs hold `depth` values."""
+
+    name: str
+    choices: tuple[Choice, ...]
+    per: Literal["network", "block"] = "network"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space(ABC):
+    """A set of architectures. Subclasses add the choices as fields and the two translations below."""
+
+    name: str
+    description: str = ""
+    paper: str = ""
+    patch_size: int = 16
+    """Fixed in every member, free to choose: `with_patch_size` gives the same space over other patches."""
+
+    @property
+    @abstractmethod
+    def knobs(self) -> tuple[Knob, ...]: ...
+
+    @abstractmethod
+    def decode(self, settings: Mapping[str, Any]) -> Architecture:
+        """The blueprint. Takes whatever can be built, member or not; `BadSettings` otherwise."""
+
+    @abstractmethod
+    def encode(self, architecture: Architecture) -> Settings:
+        """The settings that `decode` turns into this blueprint."""
+
+    def cells(self, geometry: Geometry) -> Iterable[Cell]:
+        """The space cut into cells of equal cost. This one lists every member, for spaces that are small."""
+        for settings in self.product():
+            yield Cell(1, cost_of(self.decode(settings), geometry), settings)
+
+    def member(self, place: Any, rank: int) -> Settings:
+        """The member with this rank inside the cell at this place."""
+        return self.settings(**place)
+
+    def product(self) -> Iterator[Settings]:
+        """Every combination of the knobs, which must all be per network."""
+        choices = [knob.choices for knob in self.knobs]
+        names = [knob.name for knob in self.knobs]
+        for values in itertools.product(*choices):
+            yield self.settings(**dict(zip(names, values, strict=True)))
+
+    def with_patch_size(self, patch_size: int) -> Space:
+        return dataclasses.replace(self, patch_size=check_whole("patch_size", patch_size))
+
+    def region(self, limits: Limits | None = None, geometry: Geometry = IMAGENET) -> Region:
+        """The members that satisfy the limits, counted and numbered."""
+        whole = _whole(self, geometry)
+        return whole if limits is None or not limits.bounds() else whole.within(limits, self.name)
+
+    @property
+    def size(self) -> int:
+        """Exact number of architectures."""
+        return self.region().size
+
+    def settings(self, **values: Any) -> Settings:
+        """Settings in their canonical form: space first, fixed parts that differ from the default, then the knobs."""
+        settings: Settings = {"space": self.name}
+        for name, value in self.fixed().items():
+            if values.get(name, value) != self.default(name):
+                settings[name] = values.get(name, value)
+        for knob in self.knobs:
+            value = values[knob.name]
+            settings[knob.name] = list(value) if isinstance(value, (tuple, list)) else value
+        return settings
+
+    def fixed(self) -> dict[str, int]:
+        """Parts of the settings that are not searched."""
+        return {"patch_size": self.patch_size}
+
+    def default(self, name: str) -> int:
+        """The value of a fixed part that settings leave out."""
+        return int(self.__dataclass_fields__[name].default)
+
+    def why_not(self, settings: Mapping[str, Any]) -> str | None:
+        """None for a member; otherwise the first reason why these settings are not in the space."""
+        try:
+            inside = self.encode(self.decode(settings))
+        except BadSettings as error:
+            return str(error)
+        for name, value in self.fixed().items():
+            given = inside.get(name, self.default(name))
+            if given != value:
+                return f"`{name}` is {given}, and this {self.name} has {value}"
+        for knob in self.knobs:
+            if (reason := _why_not_choice(self.name, knob, inside[knob.name])) is not None:
+                return reason
+        return None
+
+    def __contains__(self, settings: Mapping[str, Any]) -> bool:
+        return self.why_not(settings) is None
+
+    def read(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """The knobs' values and the fixed parts, after checking that all names are there and known."""
+        if not isinstance(settings, Mapping):
+            raise BadSettings(f"an architecture must be a JSON object of settings, but got {brief(settings)}")
+        if settings.get("space", self.name) != self.name:
+            raise BadSettings(f"`space` must be {self.name!r}, but got {brief(settings['space'])}")
+        names = [knob.name for knob in self.knobs]
+        fixed = self.fixed()
+        for name in settings:
+            if name not in names and name not in fixed and name != "space":
+                raise BadSettings(f"{self.name} has no setting {brief(name)}; it has {', '.join([*names, *fixed])}")
+        for name in names:
+            if name not in settings:
+                raise BadSettings(f"settings of {self.name} need `{name}`; it is missing")
+        return {name: settings[name] for name in names}, {
+            name: check_whole(name, settings.get(name, self.default(name))) for name in fixed
+        }
+
+
+def _why_not_choice(space: str, knob: Knob, value: Any) -> str | None:
+    entries = list(enumerate(value)) if knob.per == "block" else [(None, value)]
+    for index, entry in entries:
+        comparable = tuple(entry) if isinstance(entry, list) else entry
+        if comparable not in knob.choices:
+            where = knob.name if index is None else f"{knob.name}[{index}]"
+            allowed = ", ".join(str(list(c) if isinstance(c, tuple) else c) for c in knob.choices)
+            return f"`{where}` is {brief(entry)}, and {space} has {allowed}"
+    return None
+
+
+@lru_cache(maxsize=64)
+def _whole(space: Space, geometry: Geometry) -> Region:
+    return Region(list(space.cells(geometry)), space.member)
+
+
+SPACES: Registry[Space] = Registry("space", "vitsearch.spaces")
+
+
+def space_of(settings: Mapping[str, Any]) -> Space:
+    """The registered space that these settings name."""
+    if not isinstance(settings, Mapping):
+        raise BadSettings(f"an architecture must be a JSON object of settings, but got {brief(settings)}")
+    name = settings.get("space")
+    if not isinstance(name, str):
+        raise BadSettings(f"settings need `space`, the name of a space, but got {brief(name)}")
+    return SPACES[name]
+
+
+def decode(settings: Mapping[str, Any]) -> Architecture:
+    """Settings to blueprint, whether they lie inside their space or not."""
+    return space_of(settings).decode(settings)
+
+
+def canonical(settings: Mapping[str, Any]) -> Settings:
+    """The one spelling of these settings: key order, number types."""
+    space = space_of(settings)
+    return space.encode(space.decode(settings))
+
+
+def outside(settings: Mapping[str, Any]) -> str | None:
+    """Why these settings lie outside the space they name, over whatever patches; None when they are inside."""
+    space = space_of(settings)
+    spelled = space.encode(space.decode(settings))
+    fixed: dict[str, Any] = {name: spelled[name] for name in space.fixed() if name in spelled}
+    return dataclasses.replace(space, **fixed).why_not(settings)
+
+
+def sample(
+    space: str | Space,
+    count: int = 1,
+    *,
+    seed: int = 0,
+    limits: Limits | None = None,
+    geometry: Geometry = IMAGENET,
+) -> list[Settings]:
+    """Independent uniform draws from the members that satisfy the limits."""
+    if count < 0:
+        raise VitsearchError(f"`count` must be at least 0, but got {count}")
+    region = (SPACES[space] if isinstance(space, str) else space).region(limits, geometry)
+    random = Random(f"{seed}/sample")
+    return [region.sample(random) for _ in range(count)]
+

@@ -62,7 +62,7 @@ class Attention:
 class WindowAttention:
     """Pre-norm block with attention inside square windows and a bias per relative offset (Swin, S3).
 
-    A window that is at least as large as the map becomes the map, unshifted; a map that the window does not divide is padded.
+    A window at least as large as the map becomes the map, unshifted; a map that the window does not divide is padded.
     """
 
     heads: int
@@ -178,7 +178,9 @@ class Architecture:
             entry = stage.entry
             if isinstance(entry, Patch):
                 if image_size < entry.size:
-                    raise BadSettings(f"`image_size` must be at least the patch size {entry.size}, but got {image_size}")
+                    raise BadSettings(
+                        f"`image_size` must be at least the patch size {entry.size}, but got {image_size}"
+                    )
                 sides.append((image_size - entry.size) // entry.stride + 1)
             else:  # pooling and merging both halve, rounding up
                 sides.append((sides[-1] + 1) // 2)

@@ -120,7 +120,7 @@ def entry_cost(entry: Entry, before: int, width: int, side: int, extra_tokens: i
     return ENTRY_COSTS[type(entry)](entry, before, width, side, extra_tokens)
 
 
-def cost_of(architecture: Architecture, geometry: Geometry = IMAGENET) -> Cost:
+def architecture_cost(architecture: Architecture, geometry: Geometry = IMAGENET) -> Cost:
     """Exact cost of the network this blueprint describes."""
     sides = architecture.sides(geometry.image_size)
     extra_tokens = int(architecture.class_token)

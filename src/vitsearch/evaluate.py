@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import timm
 import torch
 from torch import nn
 
-from vitsearch.architecture import Architecture, Settings
-from vitsearch.cost import IMAGENET, Cost, Geometry, cost_of
+from vitsearch.architecture import Settings
+from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.errors import VitsearchError
 from vitsearch.models import build
 from vitsearch.proxies import Proxy, Subject, parse_proxy
+from vitsearch.registry import did_you_mean
 from vitsearch.spaces import canonical, decode
 
 
@@ -31,11 +33,6 @@ class Score:
 
 
 Evaluator: TypeAlias = Callable[[Sequence[Settings]], list[Score]]
-
-
-def cost(architecture: Architecture | Mapping[str, Any], geometry: Geometry = IMAGENET) -> Cost:
-    """Exact parameters and MACs of a blueprint or of settings."""
-    return cost_of(architecture if isinstance(architecture, Architecture) else decode(architecture), geometry)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -102,9 +99,9 @@ class ProxyEvaluator:
         )
         return self.examine(subject, settings)
 
-    def timm(self, model: str, **options: Any) -> Score:
-        """Any classifier of timm, with untrained weights; its own input size unless timm takes another."""
-        return self.examine(timm_subject(model, self), {"timm": model, **options})
+    def timm(self, model: str, image_size: int | None = None) -> Score:
+        """Any classifier of timm, with untrained weights, at its own input size unless another is given."""
+        return self.examine(timm_subject(model, self, image_size), {"timm": model})
 
     def examine(self, subject: Subject, arch: Settings) -> Score:
         start = time.perf_counter()
@@ -129,22 +126,20 @@ def describe_failure(error: Exception) -> str:
     return text[:300] if isinstance(error, VitsearchError) else f"{type(error).__name__}: {text[:300]}"
 
 
-def timm_subject(model: str, evaluator: ProxyEvaluator) -> Subject:
-    import timm
-
-    if not timm.is_model(model.partition(".")[0]):
-        from vitsearch.registry import did_you_mean
-
+def timm_subject(model: str, evaluator: ProxyEvaluator, image_size: int | None) -> Subject:
+    if not timm.is_model(model.partition(".")[0]) or model.startswith("vitsearch_"):
         raise VitsearchError(f"no timm model named {model!r}.{did_you_mean(model, timm.list_models())}")
     wanted, seed = evaluator.geometry, evaluator.seed
 
     def network() -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            made: nn.Module = timm.create_model(model, num_classes=wanted.classes, in_chans=wanted.channels)
+            options = {"img_size": image_size} if image_size and own.fixed_input_size else {}
+            made: nn.Module = timm.create_model(model, num_classes=wanted.classes, in_chans=wanted.channels, **options)
         return made
 
-    size = timm.get_pretrained_cfg(model).input_size[-1]
+    own = timm.get_pretrained_cfg(model)
+    size = image_size or own.input_size[-1]
     geometry = Geometry(image_size=size, classes=wanted.classes, channels=wanted.channels)
     batch = evaluator.source.draw(evaluator.batch_size, geometry, seed)
     return Subject(name=model, network=network, batch=lambda: batch, geometry=geometry, device=evaluator.device)
@@ -162,8 +157,6 @@ def score(
 ) -> list[Score]:
     """Proxy scores of settings, in their order. `proxies` is a list, or a text with commas."""
     names = proxies.split(",") if isinstance(proxies, str) else proxies
-    evaluator = ProxyEvaluator(
-        names, geometry=geometry, seed=seed, device=device, data=data, batch_size=batch_size
-    )
+    evaluator = ProxyEvaluator(names, geometry=geometry, seed=seed, device=device, data=data, batch_size=batch_size)
     listed = [architectures] if isinstance(architectures, Mapping) else architectures
     return evaluator([canonical(settings) for settings in listed])

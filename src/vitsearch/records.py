@@ -51,9 +51,7 @@ class Trial:
             raise ValueError("`measured` must be an object of numbers")
         if not isinstance(data["error"], (str, type(None))) or not _is_number(data["seconds"]):
             raise ValueError("`error` must be a text or null and `seconds` a number")
-        return cls(
-            number=number, settings=settings, measured=measured, error=data["error"], seconds=data["seconds"]
-        )
+        return cls(number=number, settings=settings, measured=measured, error=data["error"], seconds=data["seconds"])
 
 
 def _is_number(value: object) -> bool:

@@ -51,9 +51,7 @@ class Registry(Generic[Entry]):
         self._discover()
         if name not in self._entries:
             known = self.names()
-            raise UnknownName(
-                f"no {self.kind} named {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}"
-            )
+            raise UnknownName(f"no {self.kind} named {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}")
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:

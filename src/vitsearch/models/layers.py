@@ -21,7 +21,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def blank(kind: type[Module], *arguments: Any, **options: Any) -> Module:
     """A layer whose weights are not drawn: drawing them twice costs time and random numbers."""
-    return cast(Module, skip_init(kind, *arguments, device=torch.get_default_device(), **options))
+    return cast(Module, skip_init(kind, *arguments, device=torch.get_default_device(), **options))  # type: ignore[no-untyped-call]
 
 
 class RelativePosition(nn.Module):
@@ -128,7 +128,7 @@ class Attention(nn.Module):
 
     def fused_form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.relative is None:
-            return F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+            return cast(Tensor, F.scaled_dot_product_attention(q, k, v, scale=self.scale))
         cells = self.relative.key_cells.to(k.dtype).expand(*k.shape[:2], -1, -1)
         q = torch.cat([q, self.relative.extend_query(q)], -1)
         out = F.scaled_dot_product_attention(q, torch.cat([k, cells], -1), torch.cat([v, cells], -1), scale=self.scale)
@@ -248,7 +248,7 @@ class Pooling(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         extra = int(self.fc is not None)
-        patches = x[:, extra:].transpose(1, 2).unflatten(2, (self.side, self.side))
+        patches = x[:, extra:].transpose(1, 2).reshape(x.shape[0], -1, self.side, self.side)
         pooled = self.conv(patches).flatten(2).transpose(1, 2)
         return pooled if self.fc is None else torch.cat([self.fc(x[:, :1]), pooled], 1)
 
@@ -263,7 +263,7 @@ class Merging(nn.Module):
         self.reduction = blank(nn.Linear, 4 * before, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.unflatten(1, (self.side, self.side))
+        x = x.reshape(x.shape[0], self.side, self.side, -1)
         x = F.pad(x, (0, 0, 0, self.side % 2, 0, self.side % 2))
         corners = [x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]  # even-even, odd-even, ...
         return cast(Tensor, self.reduction(self.norm(torch.cat(corners, -1).flatten(1, 2))))

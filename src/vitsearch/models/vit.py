@@ -1,7 +1,7 @@
 """From blueprint to network: one builder for every space, one class that timm knows as `vitsearch_net`.
 
-    import timm, vitsearch.models
-    network = timm.create_model("vitsearch_net", settings={"space": "autoformer-tiny", ...}, img_size=224)
+import timm, vitsearch.models
+network = timm.create_model("vitsearch_net", settings={"space": "autoformer-tiny", ...}, img_size=224)
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class VisionNetwork(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, first)) if architecture.class_token else None
         self.stages = nn.ModuleList(_stages(architecture, self.image_size, in_chans, drop_path_rate))
         self.pos_embed = self._position_table(first)
-        self.norm = nn.LayerNorm(last, eps=architecture.norm_eps)
+        self.norm: nn.Module = nn.LayerNorm(last, eps=architecture.norm_eps)
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Identity()
         self.reset_classifier(num_classes, global_pool, initial=False)
@@ -128,7 +128,7 @@ class VisionNetwork(nn.Module):
         return cast(list[NetworkStage], list(self.stages))
 
     def _run(self, block: nn.Module, x: Tensor) -> Tensor:
-        if self.grad_checkpointing and not torch.jit.is_scripting():
+        if self.grad_checkpointing:
             return cast(Tensor, checkpoint(block, x))
         return cast(Tensor, block(x))
 
@@ -180,7 +180,7 @@ class VisionNetwork(nn.Module):
     def _intermediate(self, x: Tensor, side: int, output_fmt: str) -> tuple[Tensor, Tensor]:
         prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
         if output_fmt == "NCHW":
-            patches = patches.transpose(1, 2).unflatten(2, (side, side)).contiguous()
+            patches = patches.transpose(1, 2).reshape(x.shape[0], -1, side, side)
         return patches, prefix
 
     def prune_intermediate_layers(
@@ -206,7 +206,9 @@ class VisionNetwork(nn.Module):
         """A new head; 0 classes leaves the pooled features."""
         if global_pool is not None:
             if global_pool not in ("", "avg", "token") or (global_pool == "token" and not self.num_prefix_tokens):
-                raise ValueError(f"`global_pool` must be '', 'avg' or (with a class token) 'token', got {global_pool!r}")
+                raise ValueError(
+                    f"`global_pool` must be '', 'avg' or (with a class token) 'token', got {global_pool!r}"
+                )
             self.global_pool = global_pool
         self.num_classes = num_classes
         weight = self.norm.weight if isinstance(self.norm, nn.LayerNorm) else None
@@ -334,7 +336,7 @@ def _from_settings(settings: Mapping[str, Any] | None = None, **options: Any) ->
     return VisionNetwork(decode(settings), **options)
 
 
-@register_model
+@register_model  # type: ignore[untyped-decorator]
 def vitsearch_net(pretrained: bool = False, **options: Any) -> VisionNetwork:
     """Any architecture of any space, by its settings."""
     return cast(

@@ -5,10 +5,12 @@ For networks of our spaces these are closed forms and nothing is built. For othe
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitsearch.cost import cost_of
+from vitsearch.cost import architecture_cost
 from vitsearch.proxies.base import Subject, proxy
 
 PAPER = "the baseline"
@@ -18,7 +20,7 @@ PAPER = "the baseline"
 def params(subject: Subject) -> float:
     """Number of parameters."""
     if subject.architecture is not None:
-        return cost_of(subject.architecture, subject.geometry).params
+        return architecture_cost(subject.architecture, subject.geometry).params
     return sum(parameter.numel() for parameter in subject.network.parameters())
 
 
@@ -26,8 +28,8 @@ def params(subject: Subject) -> float:
 def macs(subject: Subject) -> float:
     """Multiply-accumulates of one forward pass of one image."""
     if subject.architecture is not None:
-        return cost_of(subject.architecture, subject.geometry).macs
-    fused = [module for module in subject.network.modules() if getattr(module, "fused_attn", False)]
+        return architecture_cost(subject.architecture, subject.geometry).macs
+    fused: list[Any] = [module for module in subject.network.modules() if getattr(module, "fused_attn", False)]
     side = subject.geometry.image_size
     image = torch.zeros(1, subject.geometry.channels, side, side, device=subject.device)
     for module in fused:  # the counter sees matrix products, not every fused kernel
@@ -38,7 +40,7 @@ def macs(subject: Subject) -> float:
     finally:
         for module in fused:
             module.fused_attn = True
-    return counter.get_total_flops() // 2
+    return int(counter.get_total_flops()) // 2
 
 
 @proxy("depth", paper=PAPER)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Protocol
 
 from vitsearch.architecture import Settings
-from vitsearch.cost import IMAGENET, Geometry, Limits, cost_of
+from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.records import Trial
 from vitsearch.registry import Registry
 from vitsearch.spaces import Region, Space
@@ -29,7 +29,7 @@ class Domain:
 
     def allows(self, settings: Settings) -> bool:
         inside = settings in self.space
-        return inside and self.limits.allow(cost_of(self.space.decode(settings), self.geometry))
+        return inside and self.limits.allow(architecture_cost(self.space.decode(settings), self.geometry))
 
 
 @dataclass(frozen=True, slots=True)

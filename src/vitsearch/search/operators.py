@@ -16,9 +16,7 @@ from vitsearch.spaces import Knob, Space
 ATTEMPTS = 1000
 
 
-def mutate(
-    space: Space, settings: Settings, random: Random, *, network: float = 0.4, block: float = 0.2
-) -> Settings:
+def mutate(space: Space, settings: Settings, random: Random, *, network: float = 0.4, block: float = 0.2) -> Settings:
     """Redraw each network knob and each block entry with these probabilities (AutoFormer's: 0.4 and 0.2).
 
     A new value may equal the old one. Deeper networks get random blocks at the end; shallower ones lose theirs.

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, Literal, TypeAlias
 
 from vitsearch.architecture import Architecture, Settings, brief, check_whole
-from vitsearch.cost import IMAGENET, Geometry, Limits, cost_of
+from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.registry import Registry
 from vitsearch.spaces.region import Cell, Region
@@ -59,7 +59,7 @@ class Space(ABC):
     def cells(self, geometry: Geometry) -> Iterable[Cell]:
         """The space cut into cells of equal cost. This one lists every member, for spaces that are small."""
         for settings in self.product():
-            yield Cell(1, cost_of(self.decode(settings), geometry), settings)
+            yield Cell(1, architecture_cost(self.decode(settings), geometry), settings)
 
     def member(self, place: Any, rank: int) -> Settings:
         """The member with this rank inside the cell at this place."""
@@ -102,7 +102,8 @@ class Space(ABC):
 
     def default(self, name: str) -> int:
         """The value of a fixed part that settings leave out."""
-        return int(self.__dataclass_fields__[name].default)
+        value: Any = self.__dataclass_fields__[name].default
+        return int(value)
 
     def why_not(self, settings: Mapping[str, Any]) -> str | None:
         """None for a member; otherwise the first reason why these settings are not in the space."""
@@ -181,6 +182,11 @@ def canonical(settings: Mapping[str, Any]) -> Settings:
     return space.encode(space.decode(settings))
 
 
+def cost_of(architecture: Architecture | Mapping[str, Any], geometry: Geometry = IMAGENET) -> Cost:
+    """Exact parameters and MACs of a blueprint or of settings."""
+    return architecture_cost(architecture if isinstance(architecture, Architecture) else decode(architecture), geometry)
+
+
 def outside(settings: Mapping[str, Any]) -> str | None:
     """Why these settings lie outside the space they name, over whatever patches; None when they are inside."""
     space = space_of(settings)
@@ -203,4 +209,3 @@ def sample(
     region = (SPACES[space] if isinstance(space, str) else space).region(limits, geometry)
     random = Random(f"{seed}/sample")
     return [region.sample(random) for _ in range(count)]
-

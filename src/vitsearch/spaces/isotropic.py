@@ -26,7 +26,7 @@ from vitsearch.architecture import (
     hidden_ratio,
     hidden_width,
 )
-from vitsearch.cost import Cost, Geometry, block_cost, cost_of
+from vitsearch.cost import Cost, Geometry, architecture_cost, block_cost
 from vitsearch.errors import BadSettings
 from vitsearch.spaces.base import SPACES, Knob, Space
 from vitsearch.spaces.region import Cell
@@ -61,7 +61,9 @@ class Isotropic(Space):
         heads, ratios = values["num_heads"], values["mlp_ratio"]
         for name, kinds in (("num_heads", {int}), ("mlp_ratio", {int, float})):
             if not isinstance(values[name], (list, tuple)) or not set(map(type, values[name])) <= kinds:
-                raise BadSettings(f"`{name}` must be a list of numbers, one for each block, but got {brief(values[name])}")
+                raise BadSettings(
+                    f"`{name}` must be a list of numbers, one for each block, but got {brief(values[name])}"
+                )
             if len(values[name]) != depth:
                 raise BadSettings(f"`{name}` must have `depth` = {depth} entries, but got {len(values[name])}")
         return self._blueprint(
@@ -88,7 +90,7 @@ class Isotropic(Space):
         for width in self.embed_dim:
             empty = self._blueprint(width, (), self.patch_size)
             (side,) = empty.sides(geometry.image_size)
-            fixed = cost_of(empty, geometry)
+            fixed = architecture_cost(empty, geometry)
             choices = [(h, r, block_cost(self._block(width, h, r), width, side, 1)) for h, r in pairs]
             table = count_sequences([cost for _, _, cost in choices], max(self.depth))
             for depth in self.depth:
@@ -99,18 +101,19 @@ class Isotropic(Space):
     def member(self, place: Place, rank: int) -> Settings:
         """Walk the counts: at each block, skip the choices whose continuations come before `rank`."""
         width, depth, (params, macs), table, choices = place
-        heads, ratios = [], []
+        blocks: list[tuple[int, float]] = []
         for left in range(depth - 1, -1, -1):
-            for h, r, cost in choices:
+            for heads, ratio, cost in choices:
                 rest = Cost(params - cost.params, macs - cost.macs)
                 count = table[left].get(rest, 0)
                 if rank < count:
+                    blocks.append((heads, ratio))
+                    params, macs = rest
                     break
                 rank -= count
-            params, macs = rest
-            heads.append(h)
-            ratios.append(r)
-        return self.settings(embed_dim=width, depth=depth, num_heads=heads, mlp_ratio=ratios)
+        return self.settings(
+            embed_dim=width, depth=depth, num_heads=[b[0] for b in blocks], mlp_ratio=[b[1] for b in blocks]
+        )
 
     def _blueprint(self, width: int, blocks: tuple[Attention, ...], patch_size: int) -> Architecture:
         return Architecture(

@@ -59,9 +59,14 @@ class Pooled(Space):
     def decode(self, settings: Mapping[str, Any]) -> Architecture:
         values, fixed = self.read(settings)
         base = check_whole("base_dim", values["base_dim"])
-        depth, heads = _whole_numbers("depth", values["depth"], 1024), _whole_numbers("num_heads", values["num_heads"], 1024)
+        depth, heads = (
+            _whole_numbers("depth", values["depth"], 1024),
+            _whole_numbers("num_heads", values["num_heads"], 1024),
+        )
         if len(depth) != len(heads):
-            raise BadSettings(f"`depth` and `num_heads` must have one entry for each stage, but got {depth} and {heads}")
+            raise BadSettings(
+                f"`depth` and `num_heads` must have one entry for each stage, but got {depth} and {heads}"
+            )
         stages = []
         for index, (blocks, count) in enumerate(zip(depth, heads, strict=True)):
             width = base * count

@@ -20,9 +20,9 @@ from vitsearch.errors import NothingFits
 
 
 class Cell(NamedTuple):
-    """`count` members that all have this cost; `place` tells the space which ones."""
+    """So many `members` that all have this cost; `place` tells the space which ones."""
 
-    count: int
+    members: int
     cost: Cost
     place: Any
 
@@ -33,7 +33,7 @@ class Region:
     def __init__(self, cells: Sequence[Cell], member: Callable[[Any, int], Settings]) -> None:
         self.cells = cells
         self._member = member
-        self._ends = list(accumulate(cell.count for cell in cells))
+        self._ends = list(accumulate(cell.members for cell in cells))
         self.size = self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Settings:

@@ -1,0 +1,5 @@
+"""`python -m vitsearch` is the command `vitsearch`."""
+
+from vitsearch.cli import run
+
+run()

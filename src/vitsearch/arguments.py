@@ -1,0 +1,103 @@
+"""What users type, turned into values: quantities, limits, architectures. No torch, except for reading a study."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from vitsearch.architecture import Settings, brief
+from vitsearch.cost import IMAGENET, Geometry, Limits
+from vitsearch.errors import VitsearchError
+from vitsearch.records import parse_json
+from vitsearch.spaces import canonical, outside
+
+UNITS = {"k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
+
+
+def read_quantity(name: str, text: str | None) -> int | None:
+    """`6000000`, `6M`, `1.4G`: exact, so 5.5M is 5,500,000 and 0.5 is refused."""
+    if text is None:
+        return None
+    number, unit = (text[:-1], UNITS[text[-1]]) if text[-1:] in UNITS else (text, 0)
+    try:
+        value = Decimal(number).scaleb(unit) if number.isascii() else Decimal("nan")
+    except InvalidOperation:
+        value = Decimal("nan")
+    if not value.is_finite() or not 1 <= value < 1 << 62 or value != int(value):
+        raise VitsearchError(
+            f"`{name}` must be a positive whole number such as 6000000, 6M or 1.4G, but got {brief(text)}"
+        )
+    return int(value)
+
+
+def read_limits(min_params: str | None, max_params: str | None, min_macs: str | None, max_macs: str | None) -> Limits:
+    return Limits(
+        min_params=read_quantity("--min-params", min_params),
+        max_params=read_quantity("--max-params", max_params),
+        min_macs=read_quantity("--min-macs", min_macs),
+        max_macs=read_quantity("--max-macs", max_macs),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """An architecture as it was given: canonical settings, and what its study says about input and seed."""
+
+    settings: Settings
+    geometry: Geometry = IMAGENET
+    seed: int = 0
+    outside: str | None = None
+    """Why it lies outside its own space; None when it is a member."""
+
+
+def read_architectures(arguments: Sequence[str]) -> tuple[list[Given], bool]:
+    """All architectures in the order given, and whether they were one bare object."""
+    found: list[Given] = []
+    single = len(arguments) == 1
+    for argument in arguments:
+        given, bare = _read_argument(argument)
+        found.extend(given)
+        single = single and bare
+    return found, single
+
+
+def read_architecture(argument: str) -> Given:
+    """Exactly one architecture."""
+    given, _ = _read_argument(argument)
+    if len(given) != 1:
+        raise VitsearchError(f"`ARCH` must hold one architecture here, but got {len(given)} in {argument!r}")
+    return given[0]
+
+
+def _read_argument(argument: str) -> tuple[list[Given], bool]:
+    path, hash_sign, trial = argument.rpartition("#")
+    if hash_sign and not Path(argument).exists():
+        return [_read_trial(path, trial)], True
+    if argument != "-" and Path(argument).is_dir():
+        raise VitsearchError(
+            f"`ARCH` must be a JSON file, '-', or a trial as DIR#best, but got the folder {argument!r}"
+        )
+    source = "standard input" if argument == "-" else argument
+    text = sys.stdin.buffer.read() if argument == "-" else Path(argument).read_bytes()
+    data = parse_json(text, source)
+    listed = data if isinstance(data, list) else [data]
+    found = []
+    for index, settings in enumerate(listed):
+        try:
+            found.append(Given(settings=canonical(settings), outside=outside(settings)))
+        except VitsearchError as error:
+            where = f"{source}, entry {index}" if isinstance(data, list) else source
+            raise VitsearchError(f"{where}: {error}") from error
+    return found, not isinstance(data, list)
+
+
+def _read_trial(path: str, trial: str) -> Given:
+    from vitsearch.study import Study  # brings torch
+
+    study = Study.open(path)
+    settings = study.trial(trial).settings
+    plan = study.plan
+    return Given(settings=canonical(settings), geometry=plan.geometry, seed=plan.seed, outside=outside(settings))

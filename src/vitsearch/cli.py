@@ -1,0 +1,479 @@
+"""The command line: parse, one call, print.
+
+vitsearch search autoformer-tiny --objective dss --max-params 6M --trials 200 --seed 0 --out run
+vitsearch export run#best --format timm --out best
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from vitsearch import __version__
+from vitsearch.architecture import Settings
+from vitsearch.arguments import Given, read_architecture, read_architectures, read_limits
+from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.errors import VitsearchError
+from vitsearch.registry import did_you_mean, load_plugin
+from vitsearch.spaces import SPACES, Space, cost_of
+from vitsearch.spaces import sample as draw_sample
+
+# typer carries its own click in some versions and uses the package in others
+ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+GLOBAL_HELP = "Anywhere on the line: --plugin FILE.py, -v / --verbose, -q / --quiet."
+log = logging.getLogger("vitsearch")
+app = typer.Typer(
+    name="vitsearch",
+    help="Find the best vision transformer for a budget, and see why it is the best.",
+    epilog=GLOBAL_HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _space_names(incomplete: str) -> list[str]:
+    return [name for name in SPACES if name.startswith(incomplete)]
+
+
+def _proxy_names(incomplete: str) -> list[str]:
+    from vitsearch.proxies import PROXIES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in PROXIES if name.startswith(last)]
+
+
+ArchArguments = Annotated[
+    list[str] | None, typer.Argument(metavar="ARCH...", help="JSON file, '-' for stdin, or a trial: DIR#best, DIR#17.")
+]
+ArchArgument = Annotated[str, typer.Argument(metavar="ARCH", help="JSON file, '-' for stdin, or a trial: DIR#best.")]
+SpaceArgument = Annotated[str, typer.Argument(metavar="SPACE", help="Name of a space.", autocompletion=_space_names)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON value on stdout.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Where all randomness comes from.")]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+ImageSizeOption = Annotated[int | None, typer.Option("--image-size", help="Side of the image [224, or the study's].")]
+ClassesOption = Annotated[
+    int | None, typer.Option("--classes", help="Number of classes [1000, the data's or study's].")
+]
+PatchOption = Annotated[int | None, typer.Option("--patch-size", help="Patch size in place of the space's own.")]
+MinParams = Annotated[str | None, typer.Option("--min-params", help="Such as 5M.")]
+MaxParams = Annotated[str | None, typer.Option("--max-params", help="Such as 6M.")]
+MinMacs = Annotated[str | None, typer.Option("--min-macs", help="Such as 1G.")]
+MaxMacs = Annotated[str | None, typer.Option("--max-macs", help="Such as 1.4G.")]
+DataOption = Annotated[str, typer.Option("--data", help="Images for proxies that need them: noise or digits.")]
+BatchOption = Annotated[int, typer.Option("--batch-size", help="Images for proxies that need them.")]
+OutOption = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
+
+
+@app.callback(invoke_without_command=True)
+def common(
+    version: Annotated[bool, typer.Option("--version", help="Print version, torch, timm and device.")] = False,
+    plugin: Annotated[list[Path] | None, typer.Option(help="Python file that registers more names.")] = None,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors: no notes, no progress.")] = False,
+) -> None:
+    level = logging.ERROR if quiet else logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(format="vitsearch: %(message)s", stream=sys.stderr, level=logging.WARNING, force=True)
+    log.setLevel(level)
+    for file in plugin or []:
+        load_plugin(file)
+    if version:
+        print_version()
+        raise typer.Exit
+
+
+def print_version() -> None:
+    import timm
+    import torch
+
+    from vitsearch.evaluate import pick_device
+
+    print(f"vitsearch {__version__}, torch {torch.__version__}, timm {timm.__version__}, device {pick_device()}")
+
+
+@app.command(epilog=GLOBAL_HELP)
+def spaces(
+    name: Annotated[str | None, typer.Argument(help="One space alone.", autocompletion=_space_names)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List spaces, their knobs and exact sizes."""
+    rows = [describe_space(SPACES[found]) for found in ([name] if name else SPACES)]
+    if as_json:
+        return emit(rows[0] if name else rows)
+    table = Table("space", "size", "knobs", "what it is")
+    for row in rows:
+        knobs = "\n".join(f"{knob}: {brief_choices(facts)}" for knob, facts in row["knobs"].items())
+        table.add_row(row["name"], f"{row['size']:,}", knobs, row["description"])
+    show(table)
+
+
+def describe_space(space: Space) -> dict[str, Any]:
+    knobs = {knob.name: {"choices": knob.choices, "per": knob.per} for knob in space.knobs}
+    facts = {"name": space.name, "size": space.size, "knobs": knobs, "fixed": space.fixed()}
+    return facts | {"description": space.description, "paper": space.paper}
+
+
+def brief_choices(facts: dict[str, Any]) -> str:
+    choices = facts["choices"]
+    shown = ", ".join(str(list(c) if isinstance(c, tuple) else c) for c in choices[:4])
+    more = f", ... ({len(choices)})" if len(choices) > 4 else ""
+    return f"{shown}{more}{' (each block)' if facts['per'] == 'block' else ''}"
+
+
+@app.command(epilog=GLOBAL_HELP)
+def proxies(as_json: JsonOption = False) -> None:
+    """List proxies: what they need, which direction is better, where they come from."""
+    from vitsearch.proxies import PROXIES
+
+    fields = ("name", "direction", "needs_data", "needs_labels", "needs_gradient", "paper", "description")
+    rows = [
+        {**{field: getattr(PROXIES[name], field) for field in fields}, "options": dict(PROXIES[name].options)}
+        for name in PROXIES
+    ]
+    if as_json:
+        return emit(rows)
+    table = Table("proxy", "better", "needs", "what it is", "paper")
+    for row in rows:
+        needs = [need for need in ("data", "labels", "gradient") if row[f"needs_{need}"]]
+        better = "higher" if row["direction"] == "max" else "lower"
+        table.add_row(row["name"], better, ", ".join(needs) or "nothing", row["description"], row["paper"])
+    show(table)
+
+
+@app.command(epilog=GLOBAL_HELP)
+def sample(
+    space: SpaceArgument,
+    count: Annotated[int, typer.Option("-n", "--count", help="How many.")] = 1,
+    seed: SeedOption = 0,
+    min_params: MinParams = None,
+    max_params: MaxParams = None,
+    min_macs: MinMacs = None,
+    max_macs: MaxMacs = None,
+    image_size: ImageSizeOption = None,
+    classes: ClassesOption = None,
+    patch_size: PatchOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Draw architectures uniformly, under limits without rejection."""
+    found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
+    limits = read_limits(min_params, max_params, min_macs, max_macs)
+    geometry = choose_geometry(IMAGENET, image_size, classes)
+    drawn = draw_sample(found, count, seed=seed, limits=limits, geometry=geometry)
+    if as_json:
+        return emit(drawn)
+    for settings in drawn:
+        print(json.dumps(settings))
+
+
+@app.command(epilog=GLOBAL_HELP)
+def cost(
+    arch: ArchArguments = None,
+    image_size: ImageSizeOption = None,
+    classes: ClassesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Exact parameters and MACs."""
+    given, single = read_architectures(arch or ["-"])
+    note_outside(given)
+    rows = []
+    for item in given:
+        geometry = choose_geometry(item.geometry, image_size, classes)
+        params, macs = cost_of(item.settings, geometry)
+        rows.append({"params": params, "macs": macs, "image_size": geometry.image_size, "classes": geometry.classes})
+    if as_json:
+        return emit(rows[0] if single else rows)
+    table = Table("architecture", "parameters", "MACs")
+    for item, row in zip(given, rows, strict=True):
+        table.add_row(summary(item.settings), f"{row['params']:,}", f"{row['macs']:,}")
+    show(table)
+
+
+@app.command(epilog=GLOBAL_HELP)
+def score(
+    arch: ArchArguments = None,
+    proxy: Annotated[
+        str, typer.Option("--proxy", help="One or more, with commas.", autocompletion=_proxy_names)
+    ] = "dss",
+    timm: Annotated[list[str] | None, typer.Option("--timm", help="A model of timm, by name.")] = None,
+    data: DataOption = "noise",
+    batch_size: BatchOption = 8,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of weights and data [0, or the study's].")] = None,
+    image_size: ImageSizeOption = None,
+    classes: ClassesOption = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Score untrained networks with proxies: ours, and any of timm."""
+    from vitsearch.data import open_data
+    from vitsearch.evaluate import ProxyEvaluator, Score
+
+    if not arch and not timm:
+        raise VitsearchError("`score` needs an ARCH or --timm MODEL, but got neither")
+    given, _ = read_architectures(arch or [])
+    note_outside(given)
+    classes = classes if classes is not None else open_data(data).classes
+    names = proxy.split(",")
+    results: list[tuple[Score, int]] = []
+    items: list[Given | str] = [*given, *(timm or [])]
+    with progress_bar("scoring", len(items)) as tick:
+        for item in items:
+            own = item if isinstance(item, Given) else Given(settings={})
+            evaluator = ProxyEvaluator(
+                names,
+                geometry=choose_geometry(own.geometry, image_size, classes),
+                seed=own.seed if seed is None else seed,
+                device=device,
+                data=data,
+                batch_size=batch_size,
+            )
+            result = evaluator.one(item.settings) if isinstance(item, Given) else evaluator.timm(item, image_size)
+            results.append((result, evaluator.seed))
+            tick(len(results))
+    rows: list[dict[str, Any]] = [
+        {"arch": result.arch, "scores": result.scores, "errors": result.errors, "seed": used, "weights": "fresh"}
+        for result, used in results
+    ]
+    if as_json:
+        return emit(rows)
+    table = Table("architecture", *names)
+    for row in rows:
+        cells = [f"{row['scores'][n]:.6g}" if n in row["scores"] else row["errors"][n] for n in names]
+        table.add_row(row["arch"].get("timm") or summary(row["arch"]), *cells)
+    show(table)
+
+
+@app.command(epilog=GLOBAL_HELP)
+def search(
+    space: SpaceArgument,
+    out: OutOption,
+    strategy: Annotated[str, typer.Option("--strategy", help="random or exhaustive.")] = "random",
+    objective: Annotated[
+        str, typer.Option("--objective", help="A proxy, or several with commas; min: or max: overrules its direction.")
+    ] = "dss",
+    trials: Annotated[int, typer.Option("--trials", help="How many architectures to evaluate.")] = 100,
+    seed: SeedOption = 0,
+    min_params: MinParams = None,
+    max_params: MaxParams = None,
+    min_macs: MinMacs = None,
+    max_macs: MaxMacs = None,
+    data: DataOption = "noise",
+    batch_size: BatchOption = 8,
+    image_size: ImageSizeOption = None,
+    classes: ClassesOption = None,
+    patch_size: PatchOption = None,
+    device: DeviceOption = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out, or start it.")] = False,
+    allow_changed: Annotated[
+        bool, typer.Option("--allow-changed", help="Resume on another machine or other versions; recorded.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search a space under limits; print the best and keep every trial."""
+    limits = read_limits(min_params, max_params, min_macs, max_macs)
+    SPACES[space]  # a wrong name is said before torch is loaded
+    from vitsearch.data import open_data
+    from vitsearch.study import run_search
+
+    classes = classes if classes is not None else open_data(data).classes
+    with progress_bar("searching", trials) as tick:
+        result = run_search(
+            space,
+            out=out,
+            objective=objective,
+            strategy=strategy,
+            trials=trials,
+            limits=limits,
+            geometry=choose_geometry(IMAGENET, image_size, classes),
+            seed=seed,
+            data=data,
+            batch_size=batch_size,
+            patch_size=patch_size,
+            device=device,
+            resume=resume,
+            allow_changed=allow_changed,
+            progress=tick,
+        )
+    report_search(result, as_json)
+
+
+def report_search(result: Any, as_json: bool) -> None:
+    study = result.study
+    best, front = study.best, study.front
+    if as_json:
+        shown = {"study": str(study.path), "trials": len(study.trials), "stopped": result.stopped}
+        emit(shown | {"best": trial_json(best) if best else None, "front": [trial_json(trial) for trial in front]})
+    if best is None:
+        log.error("error: all %d trials failed; the first: %s", len(study.trials), study.trials[0].error)
+        raise typer.Exit(1)
+    if as_json:
+        return
+    print(f"{result.stopped}; the study is in {study.path}")
+    table = Table("trial", *best.measured, "architecture")
+    for trial in dict.fromkeys(trial.number for trial in [best, *front[:20]]):
+        row = study.trials[trial]
+        cells = [f"{value:,}" if isinstance(value, int) else f"{value:.6g}" for value in row.measured.values()]
+        table.add_row(f"{trial}{' (best)' if trial == best.number else ''}", *cells, summary(row.settings))
+    show(table)
+    print(json.dumps(best.settings))
+    print(f"next: vitsearch export {study.path}#best --format timm --out best")
+
+
+def trial_json(trial: Any) -> dict[str, Any]:
+    return {"number": trial.number, "settings": trial.settings, "measured": dict(trial.measured)}
+
+
+@app.command(epilog=GLOBAL_HELP)
+def export(
+    arch: ArchArgument,
+    out: OutOption,
+    format: Annotated[str, typer.Option("--format", help="timm: config.json and model.safetensors.")] = "timm",
+    image_size: ImageSizeOption = None,
+    classes: ClassesOption = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the initial weights [0, or the study's].")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a network as a folder that timm loads, and check that it gives the same outputs."""
+    if format != "timm":
+        raise VitsearchError(f"`--format` must be timm, but got {format!r}.{did_you_mean(format, ['timm'])}")
+    given = read_architecture(arch)
+    note_outside([given])
+    from vitsearch.evaluate import check_seed
+    from vitsearch.export import export_timm
+
+    used = check_seed(given.seed if seed is None else seed)
+    geometry = choose_geometry(given.geometry, image_size, classes)
+    done = export_timm(given.settings, out, geometry=geometry, seed=used)
+    shown = {"out": str(done.out), "format": format, "settings": done.settings, "weights": "initial", "seed": used}
+    shown |= {"image_size": geometry.image_size, "classes": geometry.classes, "params": done.cost.params}
+    shown |= {"macs": done.cost.macs, "max_difference": done.max_difference}
+    if as_json:
+        return emit(shown)
+    print(f"{done.out}: {done.cost.params:,} parameters, {done.cost.macs:,} MACs, untrained (seed {used})")
+    print(
+        f"next: python -c 'import vitsearch.models, timm; timm.create_model(\"local-dir:{done.out}\", pretrained=True)'"
+    )
+
+
+def choose_geometry(base: Geometry, image_size: int | None, classes: int | None) -> Geometry:
+    return replace(
+        base,
+        image_size=base.image_size if image_size is None else image_size,
+        classes=base.classes if classes is None else classes,
+    )
+
+
+def note_outside(given: Sequence[Given], most: int = 3) -> None:
+    notes = [item.outside for item in given if item.outside]
+    for note in notes[:most]:
+        log.warning("note: outside its space: %s", note)
+    if len(notes) > most:
+        log.warning("note: %d more lie outside their space", len(notes) - most)
+
+
+def summary(settings: Settings) -> str:
+    """The settings in a few words, for tables."""
+    return " ".join(f"{name}={value}" if name != "space" else str(value) for name, value in settings.items())
+
+
+def emit(value: Any) -> None:
+    print(json.dumps(value, allow_nan=False))
+
+
+def show(table: Table) -> None:
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """A bar on stderr with count, rate and time left; nothing with --quiet."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            return Text(f"{task.speed:.2f}/s" if task.speed else "-/s")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    hidden = not log.isEnabledFor(logging.INFO) or not console.is_terminal
+    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done, *_: bar.update(task, completed=done)
+
+
+def hoist(arguments: Sequence[str]) -> list[str]:
+    """Move the global options to the front, so that they may stand anywhere on the line."""
+    front: list[str] = []
+    rest: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--":
+            rest += [argument, *remaining]
+        elif argument == "--plugin":
+            front += [argument, *([value] if (value := next(remaining, None)) is not None else [])]
+        elif argument in ("-v", "-vv", "--verbose", "-q", "--quiet") or argument.startswith("--plugin="):
+            front.append(argument)
+        else:
+            rest.append(argument)
+    return front + rest
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code; every failure is one line on stderr."""
+    typed = hoist(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(args=typed, prog_name="vitsearch", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except KeyboardInterrupt:
+        return fail("interrupted; whatever was written is safe, and --resume continues a search", 130)
+    except typer.Abort:
+        return fail("interrupted", 130)
+    except typer.Exit as done:
+        return done.exit_code
+    except BrokenPipeError:  # the reader of our output has left; there is nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except VitsearchError as error:
+        return fail(f"error: {error}", 2)
+    except OSError as error:
+        name = f" {error.filename!r}" if error.filename is not None else ""
+        return fail(f"error: cannot use{name}: {error.strerror or error}", 2)
+    except ClickException as error:
+        return fail(f"error: {usage_error(error)}", 2)
+    except Exception as error:  # ours, not the user's: still one line, and the traceback for those who ask
+        if log.isEnabledFor(logging.DEBUG):
+            traceback.print_exc()
+        return fail(f"internal error (please report it; -v shows more): {type(error).__name__}: {error}", 1)
+
+
+def usage_error(error: Any) -> str:
+    """Click's message in one line, with a near command name where it has none."""
+    text = str(error.format_message())
+    if text.startswith("No such command") and "Did you mean" not in text:
+        names = [command.name or cast(Any, command.callback).__name__ for command in app.registered_commands]
+        text += did_you_mean(text.split("'")[1] if "'" in text else "", names)
+    return text
+
+
+def fail(text: str, code: int) -> int:
+    line = " ".join(text.split())
+    print(f"vitsearch: {line}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    return code
+
+
+def run() -> None:
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""A study: ask, evaluate, append, repeat; stop at any moment and resume to the very same trials.
+
+A study is a folder. `study.json` holds everything needed to repeat it, `trials.jsonl` the trials. Trials are
+evaluated in fixed chunks and written one chunk at a time; a resumed study scores the chunk it was cut off in again
+as a whole and writes what is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+from vitsearch import __version__
+from vitsearch.architecture import Settings, brief
+from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
+from vitsearch.errors import BadStudy, VitsearchError
+from vitsearch.evaluate import Evaluator, ProxyEvaluator, Score, check_seed, pick_device
+from vitsearch.proxies import parse_proxy
+from vitsearch.ranking import pareto_front
+from vitsearch.records import Journal, Trial, parse_json, read_trials, write_atomically
+from vitsearch.registry import loaded_plugins
+from vitsearch.search import STRATEGIES, Domain, History
+from vitsearch.spaces import SPACES, Space
+
+FORMAT = 1
+CHUNK_ON_CPU, CHUNK_ON_GPU = 4, 16
+log = logging.getLogger("vitsearch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A measured name and whether more of it is better."""
+
+    name: str
+    direction: str
+
+    @classmethod
+    def parse(cls, text: str) -> Objective:
+        """`dss`, or `min:params` to overrule the direction that the proxy declares."""
+        prefix, _, rest = text.partition(":")
+        direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
+        proxy, _ = parse_proxy(name)
+        return cls(name=name, direction=direction or proxy.direction)
+
+    def gain(self, trial: Trial) -> float:
+        """The measured value, negated where less is better."""
+        value = trial.measured[self.name]
+        return value if self.direction == "max" else -value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a search is, apart from how far it goes and the machine it runs on."""
+
+    space: str
+    patch_size: int
+    strategy: str
+    objectives: tuple[Objective, ...]
+    limits: Limits
+    geometry: Geometry
+    seed: int
+    data: str
+    batch_size: int
+    weights: str = "fresh"
+    """Each network has its own seeded initial weights."""
+
+    def domain(self) -> Domain:
+        space = SPACES[self.space]
+        if self.patch_size != space.patch_size:
+            space = space.with_patch_size(self.patch_size)
+        return Domain(space=space, limits=self.limits, geometry=self.geometry)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"limits": self.limits.bounds()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        fields = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        fields["objectives"] = tuple(Objective(**objective) for objective in fields["objectives"])
+        fields["limits"] = Limits(**fields["limits"])
+        fields["geometry"] = Geometry(**fields["geometry"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A study folder as it was when it was opened."""
+
+    path: Path
+    plan: Plan
+    chunk: int
+    environments: list[dict[str, Any]]
+    """The machine and versions it started on, then each change that was allowed, with the trial it took effect at."""
+    plugins: list[dict[str, Any]]
+    trials: Sequence[Trial]
+
+    @classmethod
+    def open(cls, path: str | Path) -> Study:
+        """Read a study without touching it."""
+        folder = Path(path)
+        try:
+            data = parse_json((folder / "study.json").read_bytes(), str(folder / "study.json"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadStudy(f"{folder} is not a study: it has no study.json") from None
+        journal = folder / "trials.jsonl"
+        trials = read_trials(journal)[0] if journal.exists() else []
+        study = cls._from_json(folder, data, trials)
+        for trial in trials:
+            if trial.settings.get("space") != study.plan.space:
+                raise BadStudy(
+                    f"{journal} line {trial.number + 1} is of space {brief(trial.settings.get('space'))}, "
+                    f"and the study is of {study.plan.space!r}"
+                )
+        return study
+
+    @classmethod
+    def _from_json(cls, folder: Path, data: Any, trials: Sequence[Trial]) -> Study:
+        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("kind") != "search":
+            raise BadStudy(f"{folder / 'study.json'} must have format {FORMAT} and kind 'search'")
+        try:
+            plan = Plan.from_json(data)
+            chunk, environments, plugins = data["chunk"], data["environments"], data["plugins"]
+            if not isinstance(chunk, int) or chunk < 1 or not isinstance(environments, list) or not environments:
+                raise ValueError("chunk must be a positive number and environments a list")
+        except (KeyError, TypeError, ValueError, VitsearchError) as error:
+            raise BadStudy(f"{folder / 'study.json'} is broken: {type(error).__name__}: {error}") from None
+        return cls(path=folder, plan=plan, chunk=chunk, environments=environments, plugins=plugins, trials=trials)
+
+    def save(self) -> None:
+        data = {
+            "format": FORMAT,
+            "kind": "search",
+            **self.plan.to_json(),
+            "chunk": self.chunk,
+            "environments": self.environments,
+            "plugins": self.plugins,
+        }
+        write_atomically(self.path / "study.json", json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial in the first objective; the earliest of equals; None when all failed."""
+        valid = [trial for trial in self.trials if trial.error is None]
+        return max(valid, key=lambda trial: (self.plan.objectives[0].gain(trial), -trial.number), default=None)
+
+    @property
+    def front(self) -> list[Trial]:
+        """Trials that no other beats in every objective."""
+        valid = [trial for trial in self.trials if trial.error is None]
+        points = [[objective.gain(trial) for objective in self.plan.objectives] for trial in valid]
+        return [valid[index] for index in pareto_front(points)]
+
+    def trial(self, name: str) -> Trial:
+        """A trial by number, or `best`."""
+        if name == "best":
+            if (best := self.best) is None:
+                raise BadStudy(f"{self.path} has no best trial: none of its {len(self.trials)} trials succeeded")
+            return best
+        if not name.isdecimal() or int(name) >= len(self.trials):
+            known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
+            raise BadStudy(f"a trial of {self.path} must be 'best' or a number ({known}), but got {name!r}")
+        return self.trials[int(name)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    study: Study
+    stopped: str
+    """Why the search ended."""
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """What must be the same for a resumed study to give the same numbers."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    if device.type == "cpu":
+        name = f"{name} {torch.backends.cpu.get_cpu_capability()}"
+    return {
+        "vitsearch": __version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "device": device.type,
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def run_search(
+    space: str | Space,
+    *,
+    out: str | Path,
+    objective: str | Sequence[str] = "dss",
+    strategy: str = "random",
+    trials: int = 100,
+    limits: Limits | None = None,
+    geometry: Geometry = IMAGENET,
+    seed: int = 0,
+    data: str = "noise",
+    batch_size: int = 8,
+    patch_size: int | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    allow_changed: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> SearchResult:
+    """Search a space under limits and keep every trial in the study folder `out`.
+
+    `resume` continues a study that was stopped, or starts it where there is none yet; the arguments must be the same,
+    except that `trials` may grow. `progress` is told (done, wanted) after every chunk.
+    """
+    names = objective.split(",") if isinstance(objective, str) else objective
+    found = SPACES[space] if isinstance(space, str) else space
+    if trials < 1:
+        raise VitsearchError(f"`trials` must be at least 1, but got {trials}")
+    plan = Plan(
+        space=found.name,
+        patch_size=patch_size or found.patch_size,
+        strategy=strategy,
+        objectives=tuple(Objective.parse(name) for name in names),
+        limits=limits or Limits(),
+        geometry=geometry,
+        seed=check_seed(seed),
+        data=data,
+        batch_size=batch_size,
+    )
+    STRATEGIES[strategy]  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
+    domain = plan.domain()
+    _ = domain.region
+    chosen = pick_device(device)
+    evaluator = ProxyEvaluator(
+        [objective.name for objective in plan.objectives],
+        geometry=geometry,
+        seed=seed,
+        device=chosen,
+        data=data,
+        batch_size=batch_size,
+    )
+    study = open_or_create(Path(out), plan, describe_environment(chosen), resume, allow_changed)
+    with Journal(study.path / "trials.jsonl") as journal:
+        stopped = run(study, domain, journal, evaluator, trials, progress)
+        return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)
+
+
+def open_or_create(path: Path, plan: Plan, environment: dict[str, Any], resume: bool, allow_changed: bool) -> Study:
+    if os.path.lexists(path) and not resume:
+        raise BadStudy(f"`out` must not exist yet, but got {str(path)!r}; give --resume to continue the study in it")
+    if (path / "study.json").exists():
+        return _reopen(path, plan, environment, allow_changed)
+    if path.is_dir() and any(not name.name.startswith(".study.json.") for name in path.iterdir()):
+        raise BadStudy(f"{path} is not a study: it has files and no study.json")
+    path.mkdir(parents=True, exist_ok=True)
+    chunk = CHUNK_ON_CPU if environment["device"] == "cpu" else CHUNK_ON_GPU
+    study = Study(path=path, plan=plan, chunk=chunk, environments=[environment], plugins=loaded_plugins(), trials=())
+    study.save()
+    return study
+
+
+def _reopen(path: Path, plan: Plan, environment: dict[str, Any], allow_changed: bool) -> Study:
+    study = Study.open(path)
+    old, new = study.plan.to_json(), json.loads(json.dumps(plan.to_json()))
+    for name in new:
+        if (was := json.loads(json.dumps(old[name]))) != new[name]:
+            raise BadStudy(f"{path} was made with {name}={brief(was)}, but got {name}={brief(new[name])}")
+    before = {key: value for key, value in study.environments[-1].items() if key in environment}
+    changed = {key: (before.get(key), value) for key, value in environment.items() if before.get(key) != value}
+    if not changed:
+        return study
+    text = ", ".join(f"{key} {old!r} -> {new!r}" for key, (old, new) in changed.items())
+    if not allow_changed:
+        raise BadStudy(f"{path} was made elsewhere ({text}); give --allow-changed to continue, which is recorded")
+    log.warning("continuing with changes, which study.json records: %s", text)
+    with Journal(path / "trials.jsonl") as journal:
+        record = {**environment, "from_trial": len(journal.trials)}
+        study = dataclasses.replace(study, environments=[*study.environments, record])
+        study.save()
+    return study
+
+
+def run(
+    study: Study,
+    domain: Domain,
+    journal: Journal,
+    evaluator: Evaluator,
+    wanted: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> str:
+    """Fill the journal chunk by chunk; returns why it stopped."""
+    strategy, done = STRATEGIES[study.plan.strategy], len(journal.trials)
+    while done < wanted:
+        if progress:
+            progress(done, wanted)
+        start = done // study.chunk * study.chunk
+        count = min(start + study.chunk, wanted) - start
+        proposals = strategy.ask(domain, History(journal.trials, start), study.plan.seed, count)
+        _check_same(study, journal.trials[start:], proposals)
+        if start + len(proposals) <= done:
+            return f"tried all {done} architectures within the limits"
+        scores = evaluator(proposals)
+        new = [_trial(start + index, score, domain) for index, score in enumerate(scores)]
+        journal.append(new[done - start :])
+        done = len(journal.trials)
+    if progress:
+        progress(done, max(done, wanted))
+    return f"reached {wanted} trials" if done == wanted else f"had {done} trials already, {wanted} were asked for"
+
+
+def _check_same(study: Study, written: Sequence[Trial], proposals: Sequence[Settings]) -> None:
+    for trial, settings in zip(written, proposals, strict=False):
+        if trial.settings != settings:
+            raise BadStudy(
+                f"{study.path / 'trials.jsonl'} line {trial.number + 1} is not the trial this study proposes there"
+            )
+
+
+def _trial(number: int, score: Score, domain: Domain) -> Trial:
+    cost = architecture_cost(domain.space.decode(score.arch), domain.geometry)
+    error = "; ".join(score.errors.values()) or None
+    measured = {} if error else {**score.scores, "params": cost.params, "macs": cost.macs}
+    return Trial(number=number, settings=score.arch, measured=measured, error=error, seconds=round(score.seconds, 4))

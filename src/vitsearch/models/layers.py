@@ -6,6 +6,7 @@ Weights are left uninitialised here; `initialise.py` fills all of them at once.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import torch
@@ -22,6 +23,28 @@ Module = TypeVar("Module", bound=nn.Module)
 def blank(kind: type[Module], *arguments: Any, **options: Any) -> Module:
     """A layer whose weights are not drawn: drawing them twice costs time and random numbers."""
     return cast(Module, skip_init(kind, *arguments, device=torch.get_default_device(), **options))  # type: ignore[no-untyped-call]
+
+
+@lru_cache(maxsize=64)
+def relative_maps(side: int, distance: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Constants of the relative position on a grid, the same in every block.
+
+    [S, side]: the table row for query token i and a key in grid row r; the same for columns; and [S, 2 side + 1]: which
+    grid row, which grid column, or the class token, a key is.
+    """
+    with torch.device("cpu"):
+        along = torch.arange(side)
+        offsets = (along[None, :] - along[:, None]).clamp(-distance, distance) + distance + 1  # [query, key]
+        row, column = torch.arange(side * side) // side, torch.arange(side * side) % side
+        class_index = torch.zeros(1, side, dtype=torch.long)
+        cells = torch.cat([torch.eye(side)[row], torch.eye(side)[column], torch.zeros(side * side, 1)], 1)
+        class_cell = torch.zeros(1, 2 * side + 1)
+        class_cell[0, -1] = 1
+        return (
+            torch.cat([class_index, offsets[row]]),
+            torch.cat([class_index, offsets[column]]),
+            torch.cat([class_cell, cells]),
+        )
 
 
 class RelativePosition(nn.Module):
@@ -42,19 +65,10 @@ class RelativePosition(nn.Module):
         self.key_columns = nn.Parameter(torch.empty(rows, head_dim))
         self.value_rows = nn.Parameter(torch.empty(rows, head_dim))
         self.value_columns = nn.Parameter(torch.empty(rows, head_dim))
-        offsets = torch.arange(side)[None, :] - torch.arange(side)[:, None]  # [query, key] along one axis
-        offsets = offsets.clamp(-distance, distance) + distance + 1
-        query_row = torch.arange(side * side) // side
-        query_column = torch.arange(side * side) % side
-        class_row = torch.zeros(1, side, dtype=torch.long)
-        # [S, side]: the table row for query token i and a key in grid row (or column) r
-        self.register_buffer("row_index", torch.cat([class_row, offsets[query_row]]), persistent=False)
-        self.register_buffer("column_index", torch.cat([class_row, offsets[query_column]]), persistent=False)
-        # [S, 2 side + 1]: which grid row, which grid column, or the class token, a key is
-        cells = torch.cat([torch.eye(side)[query_row], torch.eye(side)[query_column], torch.zeros(side * side, 1)], 1)
-        class_cell = torch.zeros(1, 2 * side + 1)
-        class_cell[0, -1] = 1
-        self.register_buffer("key_cells", torch.cat([class_cell, cells]), persistent=False)
+        for name, constant in zip(
+            ("row_index", "column_index", "key_cells"), relative_maps(side, distance), strict=True
+        ):
+            self.register_buffer(name, constant.to(torch.get_default_device()), persistent=False)
 
     def vectors(self, rows: Tensor, columns: Tensor) -> Tensor:
         """[S, S, D]: the vector of every (query, key) pair, as the definition has it."""
@@ -120,7 +134,7 @@ class Attention(nn.Module):
             vectors = self.relative.vectors(self.relative.key_rows, self.relative.key_columns)
             logits = logits + torch.einsum("bhid,ijd->bhij", q, vectors)
         weights = (logits * self.scale).softmax(-1)
-        out = weights @ v
+        out: Tensor = weights @ v
         if self.relative is not None:
             vectors = self.relative.vectors(self.relative.value_rows, self.relative.value_columns)
             out = out + torch.einsum("bhij,ijd->bhid", weights, vectors)
@@ -128,7 +142,7 @@ class Attention(nn.Module):
 
     def fused_form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.relative is None:
-            return cast(Tensor, F.scaled_dot_product_attention(q, k, v, scale=self.scale))
+            return F.scaled_dot_product_attention(q, k, v, scale=self.scale)
         cells = self.relative.key_cells.to(k.dtype).expand(*k.shape[:2], -1, -1)
         q = torch.cat([q, self.relative.extend_query(q)], -1)
         out = F.scaled_dot_product_attention(q, torch.cat([k, cells], -1), torch.cat([v, cells], -1), scale=self.scale)

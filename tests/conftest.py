@@ -1,0 +1,67 @@
+"""Shared fixtures. Workers use one thread each, so that two of them fill two cores and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
+import pytest
+
+from vitsearch.cli import main
+
+hypothesis.settings.register_profile("vitsearch", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("vitsearch")
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """The one JSON value on stdout; fails when there is anything beside it."""
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def error(self) -> str:
+        """The one error line of bad input."""
+        assert self.code == 2, (self.code, self.err)
+        lines = self.err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("vitsearch: error: "), self.err
+        assert self.out == ""
+        return lines[0]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command line in this process."""
+
+    def run(*arguments: object) -> Ran:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def datasets() -> Path:
+    """The folder of optional datasets."""
+    folder = os.environ.get("VITSEARCH_DATA")
+    if not folder:
+        pytest.skip("VITSEARCH_DATA is not set")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def published(datasets: Path) -> list[dict[str, Any]]:
+    """Published networks with their exact costs."""
+    found: list[dict[str, Any]] = json.loads((datasets / "published.json").read_text())
+    return found

@@ -257,7 +257,7 @@ def _part_to_json(part: Block | Entry, kinds: Mapping[str, type[Any]]) -> dict[s
 
 
 def _part_from_json(what: str, data: object, kinds: Mapping[str, type[Any]]) -> Any:
-    if not isinstance(data, dict) or data.get("kind") not in kinds:
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str) or data["kind"] not in kinds:
         raise BadSettings(f"`{what}` must be an object whose kind is one of {', '.join(kinds)}, but got {brief(data)}")
     cls = kinds[data["kind"]]
     known = dataclasses.fields(cls)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vitsearch import __version__
-from vitsearch.architecture import Settings
+from vitsearch.architecture import Settings, brief
 from vitsearch.arguments import Given, read_architecture, read_architectures, read_limits
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
@@ -33,6 +33,7 @@ from vitsearch.spaces import sample as draw_sample
 # typer carries its own click in some versions and uses the package in others
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 GLOBAL_HELP = "Anywhere on the line: --plugin FILE.py, -v / --verbose, -q / --quiet."
+INTERRUPTED = 130
 log = logging.getLogger("vitsearch")
 app = typer.Typer(
     name="vitsearch",
@@ -43,6 +44,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def whole(text: str | int) -> int:
+    """A whole number, or an error that shows what was typed."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"must be a whole number, but got {brief(text)}") from None
+
+
+NUMBER: dict[str, Any] = {"parser": whole, "metavar": "N"}
 
 
 def _space_names(incomplete: str) -> list[str]:
@@ -62,19 +74,23 @@ ArchArguments = Annotated[
 ArchArgument = Annotated[str, typer.Argument(metavar="ARCH", help="JSON file, '-' for stdin, or a trial: DIR#best.")]
 SpaceArgument = Annotated[str, typer.Argument(metavar="SPACE", help="Name of a space.", autocompletion=_space_names)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON value on stdout.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Where all randomness comes from.")]
+SeedOption = Annotated[int, typer.Option("--seed", **NUMBER, help="Where all randomness comes from.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
-ImageSizeOption = Annotated[int | None, typer.Option("--image-size", help="Side of the image [224, or the study's].")]
-ClassesOption = Annotated[
-    int | None, typer.Option("--classes", help="Number of classes [1000, the data's or study's].")
+ImageSizeOption = Annotated[
+    int | None, typer.Option("--image-size", **NUMBER, help="Side of the image [224, or the study's].")
 ]
-PatchOption = Annotated[int | None, typer.Option("--patch-size", help="Patch size in place of the space's own.")]
+ClassesOption = Annotated[
+    int | None, typer.Option("--classes", **NUMBER, help="Number of classes [1000, the data's or study's].")
+]
+PatchOption = Annotated[
+    int | None, typer.Option("--patch-size", **NUMBER, help="Patch size in place of the space's own.")
+]
 MinParams = Annotated[str | None, typer.Option("--min-params", help="Such as 5M.")]
 MaxParams = Annotated[str | None, typer.Option("--max-params", help="Such as 6M.")]
 MinMacs = Annotated[str | None, typer.Option("--min-macs", help="Such as 1G.")]
 MaxMacs = Annotated[str | None, typer.Option("--max-macs", help="Such as 1.4G.")]
 DataOption = Annotated[str, typer.Option("--data", help="Images for proxies that need them: noise or digits.")]
-BatchOption = Annotated[int, typer.Option("--batch-size", help="Images for proxies that need them.")]
+BatchOption = Annotated[int, typer.Option("--batch-size", **NUMBER, help="Images for proxies that need them.")]
 OutOption = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
 
 
@@ -156,7 +172,7 @@ def proxies(as_json: JsonOption = False) -> None:
 @app.command(epilog=GLOBAL_HELP)
 def sample(
     space: SpaceArgument,
-    count: Annotated[int, typer.Option("-n", "--count", help="How many.")] = 1,
+    count: Annotated[int, typer.Option("-n", "--count", **NUMBER, help="How many.")] = 1,
     seed: SeedOption = 0,
     min_params: MinParams = None,
     max_params: MaxParams = None,
@@ -210,7 +226,9 @@ def score(
     timm: Annotated[list[str] | None, typer.Option("--timm", help="A model of timm, by name.")] = None,
     data: DataOption = "noise",
     batch_size: BatchOption = 8,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of weights and data [0, or the study's].")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", **NUMBER, help="Of weights and data [0, or the study's].")
+    ] = None,
     image_size: ImageSizeOption = None,
     classes: ClassesOption = None,
     device: DeviceOption = "auto",
@@ -263,7 +281,7 @@ def search(
     objective: Annotated[
         str, typer.Option("--objective", help="A proxy, or several with commas; min: or max: overrules its direction.")
     ] = "dss",
-    trials: Annotated[int, typer.Option("--trials", help="How many architectures to evaluate.")] = 100,
+    trials: Annotated[int, typer.Option("--trials", **NUMBER, help="How many architectures to evaluate.")] = 100,
     seed: SeedOption = 0,
     min_params: MinParams = None,
     max_params: MaxParams = None,
@@ -342,7 +360,9 @@ def export(
     format: Annotated[str, typer.Option("--format", help="timm: config.json and model.safetensors.")] = "timm",
     image_size: ImageSizeOption = None,
     classes: ClassesOption = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of the initial weights [0, or the study's].")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", **NUMBER, help="Of the initial weights [0, or the study's].")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a network as a folder that timm loads, and check that it gives the same outputs."""
@@ -437,11 +457,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=typed, prog_name="vitsearch", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # some versions of typer turn Ctrl-C into this code, others let it through
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
-    except KeyboardInterrupt:
-        return fail("interrupted; whatever was written is safe, and --resume continues a search", 130)
-    except typer.Abort:
-        return fail("interrupted", 130)
+    except (KeyboardInterrupt, typer.Abort):
+        return fail("interrupted; whatever was written is safe, and --resume continues a search", INTERRUPTED)
     except typer.Exit as done:
         return done.exit_code
     except BrokenPipeError:  # the reader of our output has left; there is nobody to tell

@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import nn
 
-from vitsearch.architecture import Settings
+from vitsearch.architecture import Settings, brief
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.errors import VitsearchError
@@ -48,8 +48,8 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def check_seed(seed: int) -> int:
-    if not 0 <= seed < 1 << 63:
-        raise VitsearchError(f"`seed` must be from 0 to 2**63 - 1, but got {seed}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+        raise VitsearchError(f"`seed` must be from 0 to 2**63 - 1, but got {brief(seed)}")
     return seed
 
 

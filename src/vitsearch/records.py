@@ -42,7 +42,7 @@ class Trial:
     @classmethod
     def from_json(cls, data: object) -> Trial:
         """Raises ValueError with the rule that is broken."""
-        if not isinstance(data, dict) or set(data) < {"number", "settings", "measured", "error", "seconds"}:
+        if not isinstance(data, dict) or not set(data) >= {"number", "settings", "measured", "error", "seconds"}:
             raise ValueError("a trial must be an object with number, settings, measured, error and seconds")
         number, settings, measured = data["number"], data["settings"], data["measured"]
         if not _is_number(number) or not isinstance(number, int) or not isinstance(settings, dict):

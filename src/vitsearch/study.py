@@ -21,7 +21,7 @@ import timm
 import torch
 
 from vitsearch import __version__
-from vitsearch.architecture import Settings, brief
+from vitsearch.architecture import Settings, brief, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import Evaluator, ProxyEvaluator, Score, check_seed, pick_device
@@ -43,6 +43,10 @@ class Objective:
 
     name: str
     direction: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or self.direction not in ("min", "max"):
+            raise VitsearchError(f"an objective must have a name and a direction min or max, but got {brief(self)}")
 
     @classmethod
     def parse(cls, text: str) -> Objective:
@@ -73,6 +77,14 @@ class Plan:
     batch_size: int
     weights: str = "fresh"
     """Each network has its own seeded initial weights."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (("space", str), ("strategy", str), ("data", str), ("weights", str), ("objectives", tuple)):
+            if not isinstance(getattr(self, name), kind) or not getattr(self, name):
+                raise VitsearchError(f"`{name}` must be given, but got {brief(getattr(self, name))}")
+        for name in ("patch_size", "batch_size"):
+            check_whole(name, getattr(self, name))
+        check_seed(self.seed)
 
     def domain(self) -> Domain:
         space = SPACES[self.space]
@@ -116,11 +128,13 @@ class Study:
         trials = read_trials(journal)[0] if journal.exists() else []
         study = cls._from_json(folder, data, trials)
         for trial in trials:
+            where = f"{journal} line {trial.number + 1}"
             if trial.settings.get("space") != study.plan.space:
-                raise BadStudy(
-                    f"{journal} line {trial.number + 1} is of space {brief(trial.settings.get('space'))}, "
-                    f"and the study is of {study.plan.space!r}"
-                )
+                found = brief(trial.settings.get("space"))
+                raise BadStudy(f"{where} is of space {found}, and the study is of {study.plan.space!r}")
+            for objective in study.plan.objectives:
+                if trial.error is None and objective.name not in trial.measured:
+                    raise BadStudy(f"{where} has no {objective.name!r}, which is an objective of the study")
         return study
 
     @classmethod
@@ -229,7 +243,7 @@ def run_search(
         objectives=tuple(Objective.parse(name) for name in names),
         limits=limits or Limits(),
         geometry=geometry,
-        seed=check_seed(seed),
+        seed=seed,
         data=data,
         batch_size=batch_size,
     )

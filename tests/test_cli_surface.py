@@ -1,0 +1,28 @@
+"""The options of every command, written down: adding or losing one is a decision, not an accident."""
+
+from __future__ import annotations
+
+import typer.main
+
+from vitsearch.cli import app
+
+LIMITS = "--max-macs --max-params --min-macs --min-params"
+SURFACE = {
+    "spaces": "--json name",
+    "proxies": "--json",
+    "sample": f"{LIMITS} --classes --count --image-size --json --patch-size --seed space",
+    "cost": "--classes --image-size --json arch",
+    "score": "--batch-size --classes --data --device --image-size --json --proxy --seed --timm arch",
+    "search": f"{LIMITS} --allow-changed --batch-size --classes --data --device --image-size --json --objective --out "
+    "--patch-size --resume --seed --strategy --trials space",
+    "export": "--classes --format --image-size --json --out --seed arch",
+}
+
+
+def test_options_are_the_ones_written_down() -> None:
+    group = typer.main.get_command(app)
+    found = {}
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        names = [max(p.opts, key=len) if p.opts[0].startswith("-") else p.name for p in command.params]
+        found[name] = set(names) - {"--help"}
+    assert found == {name: set(options.split()) for name, options in SURFACE.items()}

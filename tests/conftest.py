@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import pytest
 
+from vitsearch import registry as registry_module
 from vitsearch.cli import main
+from vitsearch.data import DATASETS
+from vitsearch.proxies import PROXIES
+from vitsearch.search import STRATEGIES
+from vitsearch.spaces import SPACES
 
 hypothesis.settings.register_profile("vitsearch", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("vitsearch")
@@ -36,6 +41,20 @@ class Ran(NamedTuple):
         assert len(lines) == 1 and lines[0].startswith("vitsearch: error: "), self.err
         assert self.out == ""
         return lines[0]
+
+
+@pytest.fixture(autouse=True)
+def registries() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    kept = [
+        (registry, dict(registry._entries)) for registry in (SPACES, PROXIES, STRATEGIES, DATASETS) if len(registry)
+    ]
+    plugins = dict(registry_module._loaded_plugins)
+    yield
+    for registry, entries in kept:
+        registry._entries = entries
+    registry_module._loaded_plugins.clear()
+    registry_module._loaded_plugins.update(plugins)
 
 
 @pytest.fixture

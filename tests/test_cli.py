@@ -177,10 +177,9 @@ def test_all_trials_failing_is_said(cli: Cli, tmp_path: Path) -> None:
     ran = cli("search", "autoformer-micro", *options, "--out", tmp_path / "run")
     assert ran.code == 1 and json.loads(ran.out)["best"] is None
     assert "all 2 trials failed; the first: RuntimeError: no luck" in ran.err
-    recorded = json.loads((tmp_path / "run" / "study.json").read_text())["plugins"]
+    recorded = json.loads((tmp_path / "run" / "study.json").read_text())["environments"][0]["plugins"]
     assert [entry["file"] for entry in recorded if "file" in entry].count("hopeless.py") == 1
     assert "has no best trial" in cli("cost", f"{tmp_path / 'run'}#best").error()
-    del PROXIES._entries["hopeless"]
 
 
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
@@ -219,10 +218,28 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "unknown strategy": (("search", "pit", "--strategy", "magic", "--out", "x"), "no strategy named 'magic'"),
     "unknown objective": (("search", "pit", "--objective", "min:dsss", "--out", "x"), "no proxy named 'dsss'"),
-    "no trials": (("search", "pit", "--trials", "0", "--out", "x"), "`trials` must be at least 1, but got 0"),
-    "bad seed": (("search", "pit", "--seed", "-1", "--out", "x"), "`seed` must be from 0"),
+    "no trials": (
+        ("search", "pit", "--trials", "0", "--out", "x"),
+        "`trials` must be a whole number from 1 to 1099511627776, but got 0",
+    ),
+    "bad seed": (("search", "pit", "--seed", "-1", "--out", "x"), "`seed` must be a whole number from 0 to"),
     "out in a file": (("search", "pit", "--out", "/dev/null/run", "--objective", "params"), "/dev/null"),
     "bad format": (("export", "x.json", "--format", "onx", "--out", "y"), "`--format` must be timm, but got 'onx'"),
+    "no patch": (("search", "pit", "--patch-size", "0", "--out", "x"), "`patch_size` must be a whole number from 1"),
+    "huge quantity": (("sample", "pit", "--max-params", "1e999999M"), "`--max-params` must be"),
+    "bad sample seed": (("sample", "pit", "--seed", "-1"), "`seed` must be a whole number from 0"),
+    "empty space": (("spaces", ""), "no space named ''"),
+    "bad timm tag": (
+        ("score", "--timm", "vit_tiny_patch16_224.nope"),
+        "no timm model named 'vit_tiny_patch16_224.nope'",
+    ),
+    "our own name": (("score", "--timm", "vitsearch_net"), "no timm model named 'vitsearch_net'"),
+    "huge batch": (
+        ("score", "--timm", "resnet18", "--batch-size", "99999999999"),
+        "`batch_size` must be a whole number",
+    ),
+    "memory": (("sample", "/proc/self/mem"), "no space named '/proc/self/mem'"),
+    "unreadable": (("cost", "/proc/self/mem"), "`ARCH` must be a file that can be read, but got '/proc/self/mem'"),
     "bad plugin": (("--plugin", "nowhere.py", "spaces"), "`--plugin` must be an existing .py file"),
 }
 
@@ -284,7 +301,6 @@ def test_global_options_stand_anywhere(cli: Cli, tmp_path: Path) -> None:
     )
     assert cli("spaces", "extra", "--json", "--plugin", plugin).json()["size"] == 1
     assert cli("--plugin", plugin, "sample", "extra", "--json", "-q").json()[0]["embed_dim"] == 16
-    del SPACES._entries["extra"]
 
 
 def test_version_and_help(cli: Cli) -> None:
@@ -292,6 +308,11 @@ def test_version_and_help(cli: Cli) -> None:
     for command in ("spaces", "proxies", "sample", "cost", "score", "search", "export"):
         assert command in cli("--help").out
         assert "--json" in cli(command, "--help").out
+
+
+def test_without_a_command_there_is_help(cli: Cli) -> None:
+    ran = cli()
+    assert ran.code == 0 and ran.err == "" and ran.out.startswith("Usage: vitsearch")
 
 
 def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -311,3 +332,19 @@ def test_as_a_process() -> None:
         f"{sys.executable} -m vitsearch sample pit -n 3000 | head -n 1", shell=True, capture_output=True, text=True
     )
     assert reader.stderr == "" and reader.stdout.count("\n") == 1
+
+
+def test_a_full_disk_and_closed_streams_are_one_line(arch: Path, tmp_path: Path) -> None:
+    """Real limits: a file size the kernel refuses, streams that are not there."""
+    ours = f"{sys.executable} -m vitsearch"
+    cases = {
+        f"ulimit -f 100; {ours} export {arch} --image-size 32 --out {tmp_path}/new/best": "model.safetensors",
+        f"ulimit -f 0; {ours} search pit --objective params --out {tmp_path}/new/run": "study.json",
+        f"{ours} cost - <&-": "standard input is closed",
+    }
+    for command, message in cases.items():
+        ran = subprocess.run(command, shell=True, capture_output=True, text=True)
+        assert ran.returncode == 2 and ran.stderr.count("\n") == 1 and message in ran.stderr, ran.stderr
+        assert ran.stderr.startswith("vitsearch: error: ")
+        assert [path.name for path in tmp_path.iterdir()] == ["arch.json"]
+    assert subprocess.run(f"{ours} spaces --json >&-", shell=True).returncode == 0

@@ -146,7 +146,7 @@ def test_several_objectives_give_a_front(tmp_path: Path) -> None:
 
 
 def test_failed_trials_are_kept_with_their_reason(tmp_path: Path) -> None:
-    from vitsearch.proxies import PROXIES, Subject, proxy
+    from vitsearch.proxies import Subject, proxy
 
     @proxy("test-odd", paper="none")
     def odd(subject: Subject) -> float:
@@ -154,7 +154,6 @@ def test_failed_trials_are_kept_with_their_reason(tmp_path: Path) -> None:
         return float("nan") if subject.architecture.depth == 3 else 1.0
 
     result = search(tmp_path / "odd", trials=20, objective="test-odd")
-    del PROXIES._entries["test-odd"]
     failed = [trial for trial in result.study.trials if trial.error]
     assert failed and all(trial.settings["depth"] == 3 and trial.measured == {} for trial in failed)
     assert failed[0].error == "ArithmeticError: the score is not finite: nan"
@@ -168,8 +167,8 @@ def test_failed_trials_are_kept_with_their_reason(tmp_path: Path) -> None:
         ({"strategy": "genetic"}, UnknownName, "no strategy named 'genetic'"),
         ({"data": "imagenet"}, UnknownName, "no dataset named 'imagenet'"),
         ({"limits": Limits(max_params=5)}, NothingFits, "the nearest has params"),
-        ({"trials": 0}, VitsearchError, "`trials` must be at least 1"),
-        ({"seed": -1}, VitsearchError, "`seed` must be from 0"),
+        ({"trials": 0}, VitsearchError, "`trials` must be a whole number from 1"),
+        ({"seed": -1}, VitsearchError, "`seed` must be a whole number from 0"),
         ({"device": "tpu"}, VitsearchError, "`device` must be one of auto, cpu, cuda, mps, but got 'tpu'"),
         ({"batch_size": 0}, VitsearchError, "`batch_size` must be a whole number from 1"),
         ({"geometry": Geometry(image_size=8)}, VitsearchError, "`image_size` must be at least the patch size 16"),
@@ -227,10 +226,44 @@ def test_another_machine_needs_allow_changed_and_is_recorded(tmp_path: Path) -> 
     search(out, trials=8, resume=True)
 
 
+def test_a_changed_plugin_is_a_change(tmp_path: Path) -> None:
+    plugin, out = tmp_path / "plugin.py", tmp_path / "study"
+    code = (
+        "from vitsearch.proxies import proxy\n@proxy('test-plugin', paper='none')\ndef score(subject):\n    return {}\n"
+    )
+    for value in (1, 2):
+        plugin.write_text(code.format(value))
+        command = [*COMMAND, "--objective", "test-plugin", "--plugin", str(plugin), "--out", str(out), "--resume"]
+        ran = subprocess.run([*command, "--trials", str(4 * value)], capture_output=True, text=True)
+        assert ran.returncode == (0 if value == 1 else 2), ran.stderr
+    assert "was made elsewhere (plugins" in ran.stderr
+    assert Study.open(out).environments[0]["plugins"][0]["file"] == "plugin.py"
+
+
+def test_a_space_must_be_the_registered_one(tmp_path: Path) -> None:
+    import dataclasses
+
+    other = dataclasses.replace(SPACES["autoformer-micro"], embed_dim=(8,))
+    with pytest.raises(VitsearchError, match="`space` must be registered as it is"):
+        run_search(other, out=tmp_path / "out", geometry=GEOMETRY)
+    finer = dataclasses.replace(SPACES["pit"], patch_stride=4)
+    run_search(finer, out=tmp_path / "finer", geometry=GEOMETRY, objective="params", trials=2, device="cpu")
+    assert Study.open(tmp_path / "finer").trials[0].settings["patch_stride"] == 4
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda data: data.pop("seed"),
+        lambda data: data.update(seed=True),
+        lambda data: data.update(seed=1.5),
+        lambda data: data.update(objectives=[]),
+        lambda data: data.update(objectives=[{"name": 3, "direction": "max"}]),
+        lambda data: data.update(objectives=[{"name": "dss", "direction": "up"}]),
+        lambda data: data.update(objectives=[{"name": "snip", "direction": "max"}]),
+        lambda data: data.update(environments=[None]),
+        lambda data: data.update(chunk=True),
+        lambda data: data.update(fixed=[]),
         lambda data: data.update(format=99),
         lambda data: data.update(kind="dream"),
         lambda data: data.update(limits={"max_cats": 3}),
@@ -244,7 +277,7 @@ def test_a_broken_study_file_is_one_error(whole: Path, tmp_path: Path, change: A
     for name in ("study.json", "trials.jsonl"):
         (tmp_path / name).write_bytes((whole / name).read_bytes())
     change_study(tmp_path, change)
-    with pytest.raises(BadStudy, match=r"study.json"):
+    with pytest.raises(BadStudy, match=r"(study\.json|trials\.jsonl)"):
         Study.open(tmp_path)
 
 
@@ -255,9 +288,10 @@ def test_trials_of_another_space_or_order_are_refused(whole: Path, tmp_path: Pat
     with pytest.raises(BadStudy, match="line 2 is of space 'pit', and the study is of 'autoformer-micro'"):
         Study.open(tmp_path)
     swapped = json.loads(lines[1]) | {"number": 0}
-    (tmp_path / "trials.jsonl").write_text(json.dumps(swapped) + "\n")
-    with pytest.raises(BadStudy, match="line 1 is not the trial this study proposes there"):
-        search(tmp_path, resume=True)
+    for rest in ([], lines[1:8]):  # in the chunk that was cut off, and in one long finished
+        (tmp_path / "trials.jsonl").write_text(json.dumps(swapped) + "\n" + "".join(rest))
+        with pytest.raises(BadStudy, match="line 1 is not the trial this study proposes there"):
+            search(tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("name", ["10", "-1", "worst", "", "1.5"])

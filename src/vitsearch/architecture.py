@@ -29,6 +29,11 @@ def check_whole(name: str, value: object, least: int = 1, most: int = LARGEST) -
     return value
 
 
+def check_seed(seed: object) -> int:
+    """What Python's and torch's generators both take."""
+    return check_whole("seed", seed, least=0, most=(1 << 63) - 1)
+
+
 def brief(value: object) -> str:
     """`repr`, cut to a length that fits an error line."""
     text = repr(value)
@@ -240,8 +245,8 @@ def attention(heads: int, head_dim: int, hidden: int, relative_distance: int = 0
 
 def hidden_width(width: int, ratio: float) -> int:
     """Hidden width of an MLP; every published code rounds down."""
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not math.isfinite(ratio) or ratio <= 0:
-        raise BadSettings(f"`mlp_ratio` must be a positive number, but got {brief(ratio)}")
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= LARGEST:
+        raise BadSettings(f"`mlp_ratio` must be a positive number up to {LARGEST}, but got {brief(ratio)}")
     return check_whole("width * mlp_ratio", int(width * ratio), most=LARGEST * 16)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 
 from vitsearch.architecture import Settings, brief
@@ -24,7 +24,7 @@ def read_quantity(name: str, text: str | None) -> int | None:
     number, unit = (text[:-1], UNITS[text[-1]]) if text[-1:] in UNITS else (text, 0)
     try:
         value = Decimal(number).scaleb(unit) if number.isascii() else Decimal("nan")
-    except InvalidOperation:
+    except ArithmeticError:  # what decimal raises for text that is no number, and for numbers beyond it
         value = Decimal("nan")
     if not value.is_finite() or not 1 <= value < 1 << 62 or value != int(value):
         raise VitsearchError(
@@ -81,8 +81,7 @@ def _read_argument(argument: str) -> tuple[list[Given], bool]:
             f"`ARCH` must be a JSON file, '-', or a trial as DIR#best, but got the folder {argument!r}"
         )
     source = "standard input" if argument == "-" else argument
-    text = sys.stdin.buffer.read() if argument == "-" else Path(argument).read_bytes()
-    data = parse_json(text, source)
+    data = parse_json(_read_bytes(argument), source)
     listed = data if isinstance(data, list) else [data]
     found = []
     for index, settings in enumerate(listed):
@@ -92,6 +91,18 @@ def _read_argument(argument: str) -> tuple[list[Given], bool]:
             where = f"{source}, entry {index}" if isinstance(data, list) else source
             raise VitsearchError(f"{where}: {error}") from error
     return found, not isinstance(data, list)
+
+
+def _read_bytes(argument: str) -> bytes:
+    if argument != "-":
+        try:
+            return Path(argument).read_bytes()
+        except (OSError, ValueError) as error:  # ValueError: a null character in the name
+            reason = getattr(error, "strerror", None) or error
+            raise VitsearchError(f"`ARCH` must be a file that can be read, but got {argument!r}: {reason}") from None
+    if sys.stdin is None:
+        raise VitsearchError("`ARCH` is '-', and standard input is closed")
+    return sys.stdin.buffer.read()
 
 
 def _read_trial(path: str, trial: str) -> Given:

@@ -39,7 +39,6 @@ app = typer.Typer(
     name="vitsearch",
     help="Find the best vision transformer for a budget, and see why it is the best.",
     epilog=GLOBAL_HELP,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -96,6 +95,7 @@ OutOption = Annotated[Path, typer.Option("--out", help="A folder that does not e
 
 @app.callback(invoke_without_command=True)
 def common(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print version, torch, timm and device.")] = False,
     plugin: Annotated[list[Path] | None, typer.Option(help="Python file that registers more names.")] = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more.")] = 0,
@@ -108,7 +108,8 @@ def common(
         load_plugin(file)
     if version:
         print_version()
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def print_version() -> None:
@@ -126,9 +127,9 @@ def spaces(
     as_json: JsonOption = False,
 ) -> None:
     """List spaces, their knobs and exact sizes."""
-    rows = [describe_space(SPACES[found]) for found in ([name] if name else SPACES)]
+    rows = [describe_space(SPACES[found]) for found in (SPACES if name is None else [name])]
     if as_json:
-        return emit(rows[0] if name else rows)
+        return emit(rows if name is None else rows[0])
     table = Table("space", "size", "knobs", "what it is")
     for row in rows:
         knobs = "\n".join(f"{knob}: {brief_choices(facts)}" for knob, facts in row["knobs"].items())
@@ -370,10 +371,9 @@ def export(
         raise VitsearchError(f"`--format` must be timm, but got {format!r}.{did_you_mean(format, ['timm'])}")
     given = read_architecture(arch)
     note_outside([given])
-    from vitsearch.evaluate import check_seed
     from vitsearch.export import export_timm
 
-    used = check_seed(given.seed if seed is None else seed)
+    used = given.seed if seed is None else seed
     geometry = choose_geometry(given.geometry, image_size, classes)
     done = export_timm(given.settings, out, geometry=geometry, seed=used)
     shown = {"out": str(done.out), "format": format, "settings": done.settings, "weights": "initial", "seed": used}
@@ -456,7 +456,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     typed = hoist(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(args=typed, prog_name="vitsearch", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None where it was closed before we came
+            sys.stdout.flush()
         if code == INTERRUPTED:  # some versions of typer turn Ctrl-C into this code, others let it through
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
@@ -474,9 +475,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(f"error: cannot use{name}: {error.strerror or error}", 2)
     except ClickException as error:
         return fail(f"error: {usage_error(error)}", 2)
+    except MemoryError:
+        return fail("error: out of memory", 2)
     except Exception as error:  # ours, not the user's: still one line, and the traceback for those who ask
         if log.isEnabledFor(logging.DEBUG):
             traceback.print_exc()
+        if isinstance(error, RuntimeError) and "allocate memory" in str(error):  # how torch says it on the CPU
+            return fail("error: out of memory", 2)
         return fail(f"internal error (please report it; -v shows more): {type(error).__name__}: {error}", 1)
 
 

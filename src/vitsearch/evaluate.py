@@ -12,7 +12,7 @@ import timm
 import torch
 from torch import nn
 
-from vitsearch.architecture import Settings, brief
+from vitsearch.architecture import Settings, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.errors import VitsearchError
@@ -47,12 +47,6 @@ def pick_device(name: str = "auto") -> torch.device:
     return torch.device(name)
 
 
-def check_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
-        raise VitsearchError(f"`seed` must be from 0 to 2**63 - 1, but got {brief(seed)}")
-    return seed
-
-
 class ProxyEvaluator:
     """Scores networks with proxies, each network built once with its own seeded initial weights (`fresh`)."""
 
@@ -70,9 +64,7 @@ class ProxyEvaluator:
         self.geometry = geometry
         self.seed = check_seed(seed)
         self.device = device if isinstance(device, torch.device) else pick_device(device)
-        self.batch_size = batch_size
-        if batch_size < 1:
-            raise VitsearchError(f"`batch_size` must be at least 1, but got {batch_size}")
+        self.batch_size = check_whole("batch_size", batch_size)
         self.source: ImageSource = open_data(data)
         self._batch: Batch | None = None
         if any(proxy.needs_data for proxy, _ in self.proxies.values()):
@@ -81,7 +73,14 @@ class ProxyEvaluator:
     def batch(self) -> Batch:
         """The same images and labels for every network."""
         if self._batch is None:
-            self._batch = self.source.draw(self.batch_size, self.geometry, self.seed)
+            try:
+                self._batch = self.source.draw(self.batch_size, self.geometry, self.seed)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise VitsearchError(
+                    f"`batch_size` must fit into memory, but got {self.batch_size} at {self.geometry.image_size} px"
+                ) from None
         return self._batch
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
@@ -110,9 +109,10 @@ class ProxyEvaluator:
         for text, (proxy, options) in self.proxies.items():
             try:
                 value = proxy.score(subject, **options)
-                if not math.isfinite(value):
-                    raise ArithmeticError(f"the score is not finite: {value}")
-                scores[text] = value
+                plain = value if type(value) is int else float(value)  # tensors and numpy's numbers too
+                if not math.isfinite(plain):
+                    raise ArithmeticError(f"the score is not finite: {plain}")
+                scores[text] = plain
             except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
                 errors[text] = describe_failure(error)
         return Score(arch=arch, scores=scores, errors=errors, seconds=time.perf_counter() - start)
@@ -120,15 +120,22 @@ class ProxyEvaluator:
 
 def describe_failure(error: Exception) -> str:
     """One line that says what went wrong."""
-    if isinstance(error, torch.cuda.OutOfMemoryError) or "not enough memory" in str(error):
+    if is_out_of_memory(error):
         return "out of memory"
     text = " ".join(str(error).split())
     return text[:300] if isinstance(error, VitsearchError) else f"{type(error).__name__}: {text[:300]}"
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or Python ran out of memory; on the CPU torch says so in a plain RuntimeError."""
+    known = isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
+    return known or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
 def timm_subject(model: str, evaluator: ProxyEvaluator, image_size: int | None) -> Subject:
-    if not timm.is_model(model.partition(".")[0]) or model.startswith("vitsearch_"):
-        raise VitsearchError(f"no timm model named {model!r}.{did_you_mean(model, timm.list_models())}")
+    names = [name for name in timm.list_models() if not name.startswith("vitsearch_")]
+    if model.partition(".")[0] not in names:
+        raise VitsearchError(f"no timm model named {model!r}.{did_you_mean(model, names)}")
     wanted, seed = evaluator.geometry, evaluator.seed
 
     def network() -> nn.Module:
@@ -138,11 +145,19 @@ def timm_subject(model: str, evaluator: ProxyEvaluator, image_size: int | None) 
             made: nn.Module = timm.create_model(model, num_classes=wanted.classes, in_chans=wanted.channels, **options)
         return made
 
-    own = timm.get_pretrained_cfg(model)
+    try:
+        own = timm.get_pretrained_cfg(model)
+    except RuntimeError as error:
+        raise VitsearchError(f"no timm model named {model!r}: {error}") from None
     size = image_size or own.input_size[-1]
     geometry = Geometry(image_size=size, classes=wanted.classes, channels=wanted.channels)
-    batch = evaluator.source.draw(evaluator.batch_size, geometry, seed)
-    return Subject(name=model, network=network, batch=lambda: batch, geometry=geometry, device=evaluator.device)
+    return Subject(
+        name=model,
+        network=network,
+        batch=lambda: evaluator.source.draw(evaluator.batch_size, geometry, seed),
+        geometry=geometry,
+        device=evaluator.device,
+    )
 
 
 def score(

@@ -16,12 +16,14 @@ from typing import Any
 
 import timm
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from vitsearch.architecture import Settings
+from vitsearch.architecture import Settings, check_seed
 from vitsearch.cost import IMAGENET, Cost, Geometry, architecture_cost
 from vitsearch.errors import VitsearchError
 from vitsearch.models import VisionNetwork, build
+from vitsearch.records import new_folder, write_atomically
 from vitsearch.spaces import canonical, decode
 
 
@@ -44,25 +46,27 @@ def export_timm(
 ) -> Exported:
     """Write settings as an untrained network with the initial weights of this seed, then load it back and compare.
 
-    The folder appears whole or not at all.
+    The folder is filled in one step, or not there at all.
     """
     path = Path(out)
+    check_seed(seed)
     if os.path.lexists(path):
         raise VitsearchError(f"`out` must not exist yet, but got {str(path)!r}")
     spelled = canonical(settings)
     network = build(spelled, geometry, seed=seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
-        save_file(network.state_dict(), temporary / "model.safetensors", metadata={"format": "pt"})
-        config = json.dumps(timm_config(spelled, geometry, seed), indent=2)
-        (temporary / "config.json").write_text(config + "\n", encoding="utf-8")
-        difference = check_export(network, temporary, geometry)
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    with new_folder(path):  # holds the name; the finished folder replaces it in one step
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        try:
+            config = json.dumps(timm_config(spelled, geometry, seed), indent=2)
+            write_atomically(temporary / "config.json", config + "\n")
+            save_file(network.state_dict(), temporary / "model.safetensors", metadata={"format": "pt"})
+            difference = check_export(network, temporary, geometry)
+            os.chmod(temporary, 0o755)
+            os.replace(temporary, path)
+        except SafetensorError as error:
+            raise VitsearchError(f"cannot write {path / 'model.safetensors'}: {error}") from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
     return Exported(
         out=path,
         settings=spelled,

@@ -9,7 +9,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -87,10 +87,28 @@ def write_atomically(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise VitsearchError(f"cannot write {path}: {error.strerror or error}") from error
         raise
     _sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder that must not exist, with its parents; take away again what was made if the block fails."""
+    made: list[Path] = []
+    try:
+        for folder in [parent for parent in reversed(path.parents) if not parent.exists()] + [path]:
+            folder.mkdir()
+            made.append(folder)
+        yield
+    except BaseException:
+        for folder in reversed(made):
+            with suppress(OSError):  # not empty: somebody else's by now
+                folder.rmdir()
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

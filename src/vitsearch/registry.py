@@ -10,7 +10,9 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import logging
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -20,6 +22,7 @@ from vitsearch.errors import UnknownName, VitsearchError
 
 Entry = TypeVar("Entry")
 ENTRY_POINT_GROUP = "vitsearch.plugins"
+log = logging.getLogger("vitsearch")
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
@@ -78,6 +81,10 @@ class Registry(Generic[Entry]):
         load_entry_points()
 
 
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 _loaded_plugins: dict[str, dict[str, str]] = {}
 _entry_points_loaded = False
 
@@ -89,7 +96,11 @@ def load_entry_points() -> None:
         return
     _entry_points_loaded = True
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        entry_point.load()
+        try:
+            entry_point.load()
+        except (Exception, SystemExit) as error:  # one broken package must not take the others down
+            log.warning("the plugin %r failed and is left out: %s", entry_point.name, _one_line(error))
+            continue
         version = entry_point.dist.version if entry_point.dist else "unknown"
         _loaded_plugins[entry_point.name] = {"entry_point": entry_point.value, "version": version}
 
@@ -107,12 +118,12 @@ def load_plugin(path: str | Path) -> None:
     spec = importlib.util.spec_from_file_location(f"vitsearch_plugin_{digest[:12]}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up while it is being run
     try:
         spec.loader.exec_module(module)
-    except VitsearchError:
-        raise
-    except Exception as error:  # the plugin is foreign code: whatever it raises is reported as its fault
-        raise VitsearchError(f"`--plugin` {str(path)!r} failed: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # foreign code: whatever it raises is reported as its fault
+        del sys.modules[spec.name]
+        raise VitsearchError(f"`--plugin` {str(path)!r} failed: {_one_line(error)}") from error
     _loaded_plugins[key] = {"file": file.name, "sha256": digest}
 
 

@@ -13,6 +13,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,13 @@ import timm
 import torch
 
 from vitsearch import __version__
-from vitsearch.architecture import Settings, brief, check_whole
+from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import Evaluator, ProxyEvaluator, Score, check_seed, pick_device
+from vitsearch.evaluate import Evaluator, ProxyEvaluator, Score, pick_device
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
-from vitsearch.records import Journal, Trial, parse_json, read_trials, write_atomically
+from vitsearch.records import Journal, Trial, new_folder, parse_json, read_trials, write_atomically
 from vitsearch.registry import loaded_plugins
 from vitsearch.search import STRATEGIES, Domain, History
 from vitsearch.spaces import SPACES, Space
@@ -67,7 +68,8 @@ class Plan:
     """What a search is, apart from how far it goes and the machine it runs on."""
 
     space: str
-    patch_size: int
+    fixed: dict[str, int]
+    """Parts of the space that are not searched, such as the patch size."""
     strategy: str
     objectives: tuple[Objective, ...]
     limits: Limits
@@ -82,14 +84,16 @@ class Plan:
         for name, kind in (("space", str), ("strategy", str), ("data", str), ("weights", str), ("objectives", tuple)):
             if not isinstance(getattr(self, name), kind) or not getattr(self, name):
                 raise VitsearchError(f"`{name}` must be given, but got {brief(getattr(self, name))}")
-        for name in ("patch_size", "batch_size"):
-            check_whole(name, getattr(self, name))
+        if not isinstance(self.fixed, dict):
+            raise VitsearchError(f"`fixed` must be an object, but got {brief(self.fixed)}")
+        for name, value in self.fixed.items():
+            check_whole(name, value)
+        check_whole("batch_size", self.batch_size)
         check_seed(self.seed)
 
     def domain(self) -> Domain:
-        space = SPACES[self.space]
-        if self.patch_size != space.patch_size:
-            space = space.with_patch_size(self.patch_size)
+        fixed: dict[str, Any] = self.fixed
+        space = dataclasses.replace(SPACES[self.space], **fixed)
         return Domain(space=space, limits=self.limits, geometry=self.geometry)
 
     def to_json(self) -> dict[str, Any]:
@@ -113,7 +117,6 @@ class Study:
     chunk: int
     environments: list[dict[str, Any]]
     """The machine and versions it started on, then each change that was allowed, with the trial it took effect at."""
-    plugins: list[dict[str, Any]]
     trials: Sequence[Trial]
 
     @classmethod
@@ -143,12 +146,14 @@ class Study:
             raise BadStudy(f"{folder / 'study.json'} must have format {FORMAT} and kind 'search'")
         try:
             plan = Plan.from_json(data)
-            chunk, environments, plugins = data["chunk"], data["environments"], data["plugins"]
-            if not isinstance(chunk, int) or chunk < 1 or not isinstance(environments, list) or not environments:
-                raise ValueError("chunk must be a positive number and environments a list")
+            chunk, environments = check_whole("chunk", data["chunk"]), data["environments"]
+            if not isinstance(environments, list) or not environments:
+                raise ValueError("`environments` must be a list that is not empty")
+            if not all(isinstance(environment, dict) for environment in environments):
+                raise ValueError("`environments` must hold objects")
         except (KeyError, TypeError, ValueError, VitsearchError) as error:
             raise BadStudy(f"{folder / 'study.json'} is broken: {type(error).__name__}: {error}") from None
-        return cls(path=folder, plan=plan, chunk=chunk, environments=environments, plugins=plugins, trials=trials)
+        return cls(path=folder, plan=plan, chunk=chunk, environments=environments, trials=trials)
 
     def save(self) -> None:
         data = {
@@ -157,7 +162,6 @@ class Study:
             **self.plan.to_json(),
             "chunk": self.chunk,
             "environments": self.environments,
-            "plugins": self.plugins,
         }
         write_atomically(self.path / "study.json", json.dumps(data, indent=2, allow_nan=False) + "\n")
 
@@ -206,6 +210,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "device_name": name,
         "threads": torch.get_num_threads(),
+        "plugins": loaded_plugins(),
     }
 
 
@@ -234,11 +239,11 @@ def run_search(
     """
     names = objective.split(",") if isinstance(objective, str) else objective
     found = SPACES[space] if isinstance(space, str) else space
-    if trials < 1:
-        raise VitsearchError(f"`trials` must be at least 1, but got {trials}")
+    found = found if patch_size is None else found.with_patch_size(patch_size)
+    check_whole("trials", trials, most=1 << 40)
     plan = Plan(
         space=found.name,
-        patch_size=patch_size or found.patch_size,
+        fixed=found.fixed(),
         strategy=strategy,
         objectives=tuple(Objective.parse(name) for name in names),
         limits=limits or Limits(),
@@ -249,6 +254,8 @@ def run_search(
     )
     STRATEGIES[strategy]  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
     domain = plan.domain()
+    if domain.space != found:
+        raise VitsearchError(f"`space` must be registered as it is, but {found.name!r} is another space there")
     _ = domain.region
     chosen = pick_device(device)
     evaluator = ProxyEvaluator(
@@ -259,44 +266,58 @@ def run_search(
         data=data,
         batch_size=batch_size,
     )
-    study = open_or_create(Path(out), plan, describe_environment(chosen), resume, allow_changed)
-    with Journal(study.path / "trials.jsonl") as journal:
+    environment, path = describe_environment(chosen), Path(out)
+    with _folder(path, resume), Journal(path / "trials.jsonl") as journal:  # the lock comes before anything is read
+        study = _open_or_create(path, plan, environment, journal, allow_changed)
         stopped = run(study, domain, journal, evaluator, trials, progress)
         return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)
 
 
-def open_or_create(path: Path, plan: Plan, environment: dict[str, Any], resume: bool, allow_changed: bool) -> Study:
-    if os.path.lexists(path) and not resume:
+def _folder(path: Path, resume: bool) -> AbstractContextManager[None]:
+    """The study's folder, new or to be continued."""
+    if not os.path.lexists(path):
+        return new_folder(path)
+    if not resume:
         raise BadStudy(f"`out` must not exist yet, but got {str(path)!r}; give --resume to continue the study in it")
+    if not (path / "study.json").exists():  # killed before it was written, or not a study at all
+        journal = path / "trials.jsonl"
+        others = [file.name for file in path.iterdir() if not file.name.startswith(".study.json.") and file != journal]
+        if others or (journal.exists() and journal.stat().st_size):
+            raise BadStudy(f"{path} is not a study: it has files and no study.json")
+    return nullcontext()
+
+
+def _open_or_create(
+    path: Path, plan: Plan, environment: dict[str, Any], journal: Journal, allow_changed: bool
+) -> Study:
     if (path / "study.json").exists():
-        return _reopen(path, plan, environment, allow_changed)
-    if path.is_dir() and any(not name.name.startswith(".study.json.") for name in path.iterdir()):
-        raise BadStudy(f"{path} is not a study: it has files and no study.json")
-    path.mkdir(parents=True, exist_ok=True)
+        return _reopen(Study.open(path), plan, environment, journal, allow_changed)
     chunk = CHUNK_ON_CPU if environment["device"] == "cpu" else CHUNK_ON_GPU
-    study = Study(path=path, plan=plan, chunk=chunk, environments=[environment], plugins=loaded_plugins(), trials=())
-    study.save()
+    study = Study(path=path, plan=plan, chunk=chunk, environments=[environment], trials=())
+    try:
+        study.save()
+    except BaseException:
+        journal.path.unlink()  # empty; so that a new folder can be taken away again
+        raise
     return study
 
 
-def _reopen(path: Path, plan: Plan, environment: dict[str, Any], allow_changed: bool) -> Study:
-    study = Study.open(path)
-    old, new = study.plan.to_json(), json.loads(json.dumps(plan.to_json()))
+def _reopen(study: Study, plan: Plan, environment: dict[str, Any], journal: Journal, allow_changed: bool) -> Study:
+    old, new = (json.loads(json.dumps(p.to_json())) for p in (study.plan, plan))
     for name in new:
-        if (was := json.loads(json.dumps(old[name]))) != new[name]:
-            raise BadStudy(f"{path} was made with {name}={brief(was)}, but got {name}={brief(new[name])}")
-    before = {key: value for key, value in study.environments[-1].items() if key in environment}
+        if old[name] != new[name]:
+            raise BadStudy(f"{study.path} was made with {name}={brief(old[name])}, but got {name}={brief(new[name])}")
+    before = study.environments[-1]
     changed = {key: (before.get(key), value) for key, value in environment.items() if before.get(key) != value}
     if not changed:
         return study
-    text = ", ".join(f"{key} {old!r} -> {new!r}" for key, (old, new) in changed.items())
+    text = ", ".join(f"{key} {brief(old)} -> {brief(new)}" for key, (old, new) in changed.items())
     if not allow_changed:
-        raise BadStudy(f"{path} was made elsewhere ({text}); give --allow-changed to continue, which is recorded")
+        raise BadStudy(f"{study.path} was made elsewhere ({text}); give --allow-changed to continue, which is recorded")
     log.warning("continuing with changes, which study.json records: %s", text)
-    with Journal(path / "trials.jsonl") as journal:
-        record = {**environment, "from_trial": len(journal.trials)}
-        study = dataclasses.replace(study, environments=[*study.environments, record])
-        study.save()
+    record = {**environment, "from_trial": len(journal.trials)}
+    study = dataclasses.replace(study, environments=[*study.environments, record])
+    study.save()
     return study
 
 
@@ -310,6 +331,9 @@ def run(
 ) -> str:
     """Fill the journal chunk by chunk; returns why it stopped."""
     strategy, done = STRATEGIES[study.plan.strategy], len(journal.trials)
+    for start in range(0, done - study.chunk + 1, study.chunk):  # what is written must be what this study proposes
+        proposals = strategy.ask(domain, History(journal.trials, start), study.plan.seed, study.chunk)
+        _check_same(study, journal.trials[start : start + study.chunk], proposals)
     while done < wanted:
         if progress:
             progress(done, wanted)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from timm.models import group_parameters
 from timm.models.vision_transformer import VisionTransformer
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
@@ -166,6 +167,8 @@ def test_methods_of_timms_models(name: str) -> None:
     assert len(maps) == depth
     for found, info in zip(maps, network.feature_info, strict=True):
         assert found.shape[1] == info["num_chs"] and found.shape[2] == found.shape[3] == 32 / info["reduction"]
+    _, early = network.forward_intermediates(x, indices=[0], stop_early=True)
+    torch.testing.assert_close(early[0], maps[0])
     only = network.forward_intermediates(x, indices=[0], stop_early=True, intermediates_only=True, output_fmt="NLC")
     torch.testing.assert_close(only[0], maps[0].flatten(2).transpose(1, 2))
     _, with_tokens = network.forward_intermediates(x, indices=1, norm=True, return_prefix_tokens=True)
@@ -184,6 +187,10 @@ def test_features_only_and_other_channels() -> None:
     )
     found = extractor(torch.zeros(1, 1, 64, 64))
     assert [f.shape[1] for f in found] == extractor.feature_info.channels()
+    shallow = timm.create_model(
+        "vitsearch_net", settings=SPACES["autoformer-micro"].region().smallest(), features_only=True
+    )
+    assert len(shallow.feature_info.channels()) == 2
 
 
 def test_no_weight_decay_covers_tokens_and_tables() -> None:
@@ -203,6 +210,16 @@ def test_layer_decay_groups_follow_the_depth() -> None:
     stem = scale[id(network.get_parameter("stages.0.entry.proj.weight"))]
     head = scale[id(network.get_parameter("head.weight"))]
     assert stem < blocks[0] < blocks[1] < blocks[2] < head
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_layer_decay_reaches_every_parameter_of_a_pooled_network(coarse: bool) -> None:
+    network = build(SPACES["pit"].region().smallest(), SMALL)
+    groups = group_parameters(network, network.group_matcher(coarse=coarse), reverse=True)
+    assert set(groups) == {name for name, _ in network.named_parameters()}
+    first = groups["stages.0.blocks.0.mlp.fc1.weight"]
+    assert groups["stages.0.entry.proj.weight"] < first <= groups["stages.1.entry.conv.weight"] <= groups["norm.weight"]
+    assert param_groups_layer_decay(network, weight_decay=0.05, layer_decay=0.75)
 
 
 def test_gradient_checkpointing_changes_nothing() -> None:

@@ -162,6 +162,18 @@ def test_timm_networks_are_scored_as_built(model: str) -> None:
     assert ours.errors == {}
 
 
+def test_counted_sizes_of_timm_networks() -> None:
+    """PiT-Ti as published, its MACs as counted by others; LeViT hides its linears inside other modules."""
+    evaluator = ProxyEvaluator(["params", "macs", "depth", "width"], device="cpu")
+    scores = evaluator.timm("pit_ti_224").scores
+    assert (scores["params"], scores["macs"], scores["depth"]) == (4847272, 699059456, 12)
+    settings = {"space": "pit-tiny", "base_dim": 32, "mlp_ratio": 4, "depth": [2, 6, 4], "num_heads": [2, 4, 8]}
+    assert scores == evaluator.one(settings).scores
+    levit = evaluator.timm("levit_128s").scores
+    modules = timm.create_model("levit_128s").modules()
+    assert levit["depth"] == sum("Attention" in type(module).__name__ for module in modules)
+
+
 def test_what_is_not_defined_says_so() -> None:
     evaluator = ProxyEvaluator(["dss", "depth", "snip"], geometry=GEOMETRY, device="cpu")
     found = evaluator.timm("resnet18", image_size=32)
@@ -172,7 +184,7 @@ def test_what_is_not_defined_says_so() -> None:
 
 def test_roles_of_linear_layers() -> None:
     with torch.device("meta"):
-        roles = dict(linear_roles(timm.create_model("cait_xxs24_224")))
+        roles = {name: role for name, role, _ in linear_roles(timm.create_model("cait_xxs24_224"))}
     assert roles["blocks.0.attn.qkv"] == "attention" and roles["blocks.0.mlp.fc1"] == "mlp"
     assert roles["blocks_token_only.0.attn.q"] == "attention" and roles["blocks_token_only.0.mlp.fc2"] == "mlp"
     assert roles["head"] == "other"
@@ -195,19 +207,25 @@ def test_failures_are_recorded_with_their_reason() -> None:
     def memory(subject: Subject) -> float:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
+    @proxy("test-tensor", paper="none")
+    def tensor(subject: Subject) -> Any:
+        return torch.tensor(2.5)
+
     names = ["test-infinite", "test-broken", "test-undefined", "test-memory"]
-    found = score(SPACES["autoformer-micro"].region().smallest(), [*names, "params"], geometry=GEOMETRY, device="cpu")[
-        0
-    ]
+    found = score(
+        SPACES["autoformer-micro"].region().smallest(),
+        [*names, "params", "test-tensor"],
+        geometry=GEOMETRY,
+        device="cpu",
+    )[0]
     assert found.errors == {
         "test-infinite": "ArithmeticError: the score is not finite: inf",
         "test-broken": "KeyError: 'a bug\\nin a plugin'",
         "test-undefined": "not defined for this network: it has no batch norm",
         "test-memory": "out of memory",
     }
-    assert set(found.scores) == {"params"}
-    for name in names:
-        del PROXIES._entries[name]
+    assert set(found.scores) == {"params", "test-tensor"}
+    assert [type(value) for value in found.scores.values()] == [int, float]
 
 
 def test_variants_are_spelled_with_colons() -> None:

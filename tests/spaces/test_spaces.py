@@ -163,6 +163,7 @@ PIT: dict[str, Any] = SPACES["pit"].region().smallest()
         (TINY, {"num_heads": [3] * 11 + [5]}, r"`num_heads\[11\]` is 5"),
         (PIT, {"depth": [3, 8, 6]}, r"`depth` is \[3, 8, 6\], and pit has \[1, 6, 6\]"),
         (PIT, {"num_heads": [2, 2, 16]}, r"`num_heads` is \[2, 2, 16\]"),
+        (PIT, {"base_dim": 24, "mlp_ratio": 2.3, "num_heads": [2, 4, 8]}, r"`mlp_ratio` is 2\.29"),
     ],
 )
 def test_outside_but_buildable(member: Settings, change: dict[str, Any], reason: str) -> None:
@@ -186,6 +187,8 @@ def test_outside_but_buildable(member: Settings, change: dict[str, Any], reason:
         (TINY, {"num_heads": [0] * 12}, "`num_heads` must be a whole number"),
         (TINY, {"mlp_ratio": [-1.0] * 12}, "`mlp_ratio` must be a positive number"),
         (TINY, {"mlp_ratio": [1e-9] * 12}, "must be a whole number from 1"),
+        (TINY, {"mlp_ratio": [1e308] * 12}, "`mlp_ratio` must be a positive number up to"),
+        (TINY, {"mlp_ratio": [10**400] * 12}, "`mlp_ratio` must be a positive number up to"),
         (TINY, {"mlp_ratio": 4}, "`mlp_ratio` must be a list"),
         (TINY, {"kernel": 3}, "has no setting 'kernel'; it has embed_dim, depth"),
         (TINY, {"patch_size": 0}, "`patch_size` must be a whole number"),

@@ -170,12 +170,15 @@ class VisionNetwork(nn.Module):
             for block in stage.blocks:
                 x, number = self._run(block, x), number + 1
                 if number in wanted:
-                    narrow = x.shape[-1] != self.num_features  # the final norm only fits the last width
-                    found.append(self._intermediate(x if narrow or not norm else self.norm(x), stage.side, output_fmt))
+                    found.append(self._intermediate(self._norm_if_last(x) if norm else x, stage.side, output_fmt))
                 if stop_early and number >= last:
                     break
         maps = [pair if return_prefix_tokens and self.num_prefix_tokens else pair[0] for pair in found]
-        return maps if intermediates_only else (self.norm(x), maps)
+        return maps if intermediates_only else (self._norm_if_last(x), maps)
+
+    def _norm_if_last(self, x: Tensor) -> Tensor:
+        """The final norm, where it fits: earlier stages may be narrower."""
+        return cast(Tensor, self.norm(x)) if x.shape[-1] == self.num_features else x
 
     def _intermediate(self, x: Tensor, side: int, output_fmt: str) -> tuple[Tensor, Tensor]:
         prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
@@ -229,7 +232,9 @@ class VisionNetwork(nn.Module):
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return {
             "stem": r"^cls_token|^pos_embed|^stages\.0\.entry",
-            "blocks": r"^stages\.(\d+)" if coarse else [(r"^stages\.(\d+)\.\w+\.(\d+)?", None), (r"^norm", (99999,))],
+            "blocks": r"^stages\.(\d+)"
+            if coarse
+            else [(r"^stages\.(\d+)\.entry", (0,)), (r"^stages\.(\d+)\.blocks\.(\d+)", None), (r"^norm", (99999,))],
         }
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -336,6 +341,11 @@ def _from_settings(settings: Mapping[str, Any] | None = None, **options: Any) ->
     return VisionNetwork(decode(settings), **options)
 
 
+def _feature_count(settings: Mapping[str, Any] | None) -> int:
+    """The last three blocks, or fewer where there are fewer."""
+    return min(3, decode(settings).depth) if settings is not None else 3
+
+
 @register_model  # type: ignore[untyped-decorator]
 def vitsearch_net(pretrained: bool = False, **options: Any) -> VisionNetwork:
     """Any architecture of any space, by its settings."""
@@ -346,7 +356,7 @@ def vitsearch_net(pretrained: bool = False, **options: Any) -> VisionNetwork:
             "vitsearch_net",
             pretrained,
             pretrained_filter_fn=_resize_position,
-            feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+            feature_cfg={"out_indices": _feature_count(options.get("settings")), "feature_cls": "getter"},
             **options,
         ),
     )

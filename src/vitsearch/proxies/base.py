@@ -94,7 +94,7 @@ class Subject:
     def linears(self) -> dict[str, list[str]]:
         """Names of the weight matrices of linear layers, by role: attention, mlp, other."""
         found: dict[str, list[str]] = {"attention": [], "mlp": [], "other": []}
-        for name, role in linear_roles(self.network):
+        for name, role, _ in linear_roles(self.network):
             found[role].append(f"{name}.weight")
         return found
 
@@ -108,8 +108,8 @@ def _gradients(value: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Ten
     return {name: g for name, g in zip(wanted, gradients, strict=True) if g is not None}
 
 
-def linear_roles(network: nn.Module) -> Iterator[tuple[str, str]]:
-    """Each linear layer and the role of the innermost module around it that has one, by the names timm uses."""
+def linear_roles(network: nn.Module) -> Iterator[tuple[str, str, str]]:
+    """Each linear layer, its role, and the innermost module around it that has this role, by the names timm uses."""
     modules = dict(network.named_modules())
     for name, module in modules.items():
         if not isinstance(module, nn.Linear):
@@ -118,7 +118,7 @@ def linear_roles(network: nn.Module) -> Iterator[tuple[str, str]]:
         while role == "other" and parent:
             parent = parent.rpartition(".")[0]
             role = _role(type(modules[parent]).__name__.lower())
-        yield name, role
+        yield name, role, parent
 
 
 def _role(kind: str) -> str:

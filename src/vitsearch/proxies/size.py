@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from vitsearch.cost import architecture_cost
-from vitsearch.proxies.base import Subject, proxy
+from vitsearch.proxies.base import Subject, linear_roles, proxy
 
 PAPER = "the baseline"
 
@@ -32,14 +32,19 @@ def macs(subject: Subject) -> float:
     fused: list[Any] = [module for module in subject.network.modules() if getattr(module, "fused_attn", False)]
     side = subject.geometry.image_size
     image = torch.zeros(1, subject.geometry.channels, side, side, device=subject.device)
+    learned = [parameter for parameter in subject.network.parameters() if parameter.requires_grad]
     for module in fused:  # the counter sees matrix products, not every fused kernel
         module.fused_attn = False
+    for parameter in learned:  # and cannot follow a parameter that is handed from module to module
+        parameter.requires_grad_(False)
     try:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             subject.network(image)
     finally:
         for module in fused:
             module.fused_attn = True
+        for parameter in learned:
+            parameter.requires_grad_()
     return int(counter.get_total_flops()) // 2
 
 
@@ -63,9 +68,9 @@ def width(subject: Subject) -> float:
 def _attention_inputs(subject: Subject, name: str) -> list[int]:
     """For each attention module: the input width of its first linear layer."""
     widths: dict[str, int] = {}
-    for weight in subject.linears["attention"]:
-        module = weight.removesuffix(".weight").rpartition(".")[0]
-        widths.setdefault(module, subject.parameters[weight].shape[1])
+    for linear, role, module in linear_roles(subject.network):
+        if role == "attention":
+            widths.setdefault(module, subject.parameters[f"{linear}.weight"].shape[1])
     if not widths:
         raise subject.undefined(name, "it has no linear layer inside an attention module")
     return list(widths.values())

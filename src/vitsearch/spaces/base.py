@@ -15,7 +15,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any, Literal, TypeAlias
 
-from vitsearch.architecture import Architecture, Settings, brief, check_whole
+from vitsearch.architecture import Architecture, Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.registry import Registry
@@ -207,5 +207,5 @@ def sample(
     if count < 0:
         raise VitsearchError(f"`count` must be at least 0, but got {count}")
     region = (SPACES[space] if isinstance(space, str) else space).region(limits, geometry)
-    random = Random(f"{seed}/sample")
+    random = Random(f"{check_seed(seed)}/sample")
     return [region.sample(random) for _ in range(count)]

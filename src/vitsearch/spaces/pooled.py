@@ -86,7 +86,9 @@ class Pooled(Space):
         first, entry = stages[0].blocks[0] if stages[0].blocks else None, stages[0].entry
         if not isinstance(first, Attention) or not isinstance(entry, Patch):
             raise BadSettings(f"{self.name} has stages of attention blocks, and this blueprint is another")
-        ratio = hidden_ratio(stages[0].width, first.hidden)
+        blocks = [(stage.width, block) for stage in stages for block in stage.blocks[:1]]
+        hidden = [(width, block.hidden) for width, block in blocks if isinstance(block, Attention)]
+        ratio = max(hidden_ratio(width, value) for width, value in hidden)  # the one ratio that rounds to all of them
         settings = self.settings(
             patch_size=entry.size,
             patch_stride=entry.stride,

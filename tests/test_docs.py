@@ -1,0 +1,56 @@
+"""The code in README and docs runs as it stands: Python blocks, shell blocks, and files that blocks give a name."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = ["README.md", "docs/extending.md", "docs/methods.md"]
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    return BLOCK.findall((ROOT / page).read_text())
+
+
+def run(command: list[str], folder: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}\n{ran.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_run(page: str, tmp_path: Path) -> None:
+    found = blocks(page)
+    for language, text in found:
+        named = re.match(r"# file: (\S+)\n", text)
+        if named:
+            (tmp_path / named.group(1)).write_text(text)
+        elif language == "python":
+            run([sys.executable, "-c", text], tmp_path)
+        elif language == "sh":
+            run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], tmp_path)
+        else:
+            assert language in ("text", "toml"), f"a block in {page} would not be checked: {language}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_every_command_and_space_is_in_the_readme() -> None:
+    from vitsearch.proxies import PROXIES
+    from vitsearch.search import STRATEGIES
+
+    text = (ROOT / "README.md").read_text()
+    for name in [*PROXIES, *STRATEGIES]:
+        assert f"`{name}`" in text, name

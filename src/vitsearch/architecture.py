@@ -154,10 +154,10 @@ class Architecture:
             raise BadSettings("the first stage must begin with a patch entry")
         if self.readout == "class" and not self.class_token:
             raise BadSettings("`readout` 'class' needs `class_token` true, but got false")
-        for block in {block for stage in self.stages for block in stage.blocks}:
-            if isinstance(block, WindowAttention) and self.class_token:
+        for stage in self.stages:
+            if self.class_token and WindowAttention in map(type, stage.blocks):
                 raise BadSettings("window attention has no place for a class token: `class_token` must be false")
-            if isinstance(block, Attention) and block.relative_distance and not self.class_token:
+            if not self.class_token and any(getattr(block, "relative_distance", 0) for block in stage.blocks):
                 raise BadSettings("relative position tables need `class_token` true, but got false")
         for earlier, later in zip(self.stages, self.stages[1:], strict=False):
             check_follows(earlier.width, later, self.class_token)

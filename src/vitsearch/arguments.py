@@ -12,7 +12,7 @@ from vitsearch.architecture import Settings, brief
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.records import parse_json
-from vitsearch.spaces import canonical, outside
+from vitsearch.spaces.base import Understood, understand
 
 UNITS = {"k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
 
@@ -44,13 +44,15 @@ def read_limits(min_params: str | None, max_params: str | None, min_macs: str | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """An architecture as it was given: canonical settings, and what its study says about input and seed."""
+    """An architecture as it was given, and what its study says about input and seed."""
 
-    settings: Settings
+    understood: Understood
     geometry: Geometry = IMAGENET
     seed: int = 0
-    outside: str | None = None
-    """Why it lies outside its own space; None when it is a member."""
+
+    @property
+    def settings(self) -> Settings:
+        return self.understood.settings
 
 
 def read_architectures(arguments: Sequence[str]) -> tuple[list[Given], bool]:
@@ -86,7 +88,7 @@ def _read_argument(argument: str) -> tuple[list[Given], bool]:
     found = []
     for index, settings in enumerate(listed):
         try:
-            found.append(Given(settings=canonical(settings), outside=outside(settings)))
+            found.append(Given(understood=understand(settings)))
         except VitsearchError as error:
             where = f"{source}, entry {index}" if isinstance(data, list) else source
             raise VitsearchError(f"{where}: {error}") from error
@@ -109,6 +111,5 @@ def _read_trial(path: str, trial: str) -> Given:
     from vitsearch.study import Study  # brings torch
 
     study = Study.open(path)
-    settings = study.trial(trial).settings
-    plan = study.plan
-    return Given(settings=canonical(settings), geometry=plan.geometry, seed=plan.seed, outside=outside(settings))
+    understood = understand(study.trial(trial).settings)
+    return Given(understood=understood, geometry=study.plan.geometry, seed=study.plan.seed)

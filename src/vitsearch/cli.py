@@ -208,7 +208,7 @@ def cost(
     rows = []
     for item in given:
         geometry = choose_geometry(item.geometry, image_size, classes)
-        params, macs = cost_of(item.settings, geometry)
+        params, macs = cost_of(item.understood.architecture, geometry)
         rows.append({"params": params, "macs": macs, "image_size": geometry.image_size, "classes": geometry.classes})
     if as_json:
         return emit(rows[0] if single else rows)
@@ -249,11 +249,11 @@ def score(
     items: list[Given | str] = [*given, *(timm or [])]
     with progress_bar("scoring", len(items)) as tick:
         for item in items:
-            own = item if isinstance(item, Given) else Given(settings={})
+            base, used = (item.geometry, item.seed) if isinstance(item, Given) else (IMAGENET, 0)
             evaluator = ProxyEvaluator(
                 names,
-                geometry=choose_geometry(own.geometry, image_size, classes),
-                seed=own.seed if seed is None else seed,
+                geometry=choose_geometry(base, image_size, classes),
+                seed=used if seed is None else seed,
                 device=device,
                 data=data,
                 batch_size=batch_size,
@@ -396,7 +396,7 @@ def choose_geometry(base: Geometry, image_size: int | None, classes: int | None)
 
 
 def note_outside(given: Sequence[Given], most: int = 3) -> None:
-    notes = [item.outside for item in given if item.outside]
+    notes = [item.understood.outside for item in given if item.understood.outside]
     for note in notes[:most]:
         log.warning("note: outside its space: %s", note)
     if len(notes) > most:

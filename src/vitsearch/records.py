@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -17,6 +18,8 @@ from typing import IO, Any
 
 from vitsearch.architecture import Settings, brief
 from vitsearch.errors import BadStudy, VitsearchError
+
+MAY_OVERFLOW = re.compile(r"\d[eE]\+?\d{3}|\d{300}")  # what a float literal beyond the largest float looks like
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,9 @@ def parse_json(text: str | bytes, source: str) -> Any:
         return value
 
     try:
-        return json.loads(text, parse_constant=refuse, parse_float=finite)
+        decoded = text if isinstance(text, str) else text.decode()
+        options = {"parse_float": finite} if MAY_OVERFLOW.search(decoded) else {}  # a call for each number is slow
+        return json.loads(decoded, parse_constant=refuse, **options)
     except RecursionError:
         raise VitsearchError(f"{source} is nested too deeply to be read") from None
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, integers with thousands of digits

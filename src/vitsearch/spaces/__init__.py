@@ -1,6 +1,18 @@
 """Spaces of architectures: what can be searched, counted and sampled exactly, without torch."""
 
-from vitsearch.spaces.base import SPACES, Knob, Space, canonical, cost_of, decode, outside, sample, space_of
+from vitsearch.spaces.base import SPACES, Knob, Space, canonical, cost_of, decode, outside, sample, space_of, understand
 from vitsearch.spaces.region import Region
 
-__all__ = ["SPACES", "Knob", "Region", "Space", "canonical", "cost_of", "decode", "outside", "sample", "space_of"]
+__all__ = [
+    "SPACES",
+    "Knob",
+    "Region",
+    "Space",
+    "canonical",
+    "cost_of",
+    "decode",
+    "outside",
+    "sample",
+    "space_of",
+    "understand",
+]

@@ -11,9 +11,9 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from random import Random
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from vitsearch.architecture import Architecture, Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost
@@ -25,13 +25,17 @@ Choice: TypeAlias = Any  # a number, or a tuple of numbers (one for each stage)
 ENUMERABLE = 200_000  # a space this small may be listed member by member
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Knob:
     """A name in the settings and its choices; `per` block knobs hold `depth` values."""
 
     name: str
     choices: tuple[Choice, ...]
     per: Literal["network", "block"] = "network"
+
+    @cached_property
+    def allowed(self) -> frozenset[Choice]:
+        return frozenset(self.choices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +48,7 @@ class Space(ABC):
     patch_size: int = 16
     """Fixed in every member, free to choose: `with_patch_size` gives the same space over other patches."""
 
-    @property
+    @cached_property
     @abstractmethod
     def knobs(self) -> tuple[Knob, ...]: ...
 
@@ -108,16 +112,26 @@ class Space(ABC):
     def why_not(self, settings: Mapping[str, Any]) -> str | None:
         """None for a member; otherwise the first reason why these settings are not in the space."""
         try:
-            inside = self.encode(self.decode(settings))
+            spelled = self.encode(self.decode(settings))
         except BadSettings as error:
             return str(error)
         for name, value in self.fixed().items():
-            given = inside.get(name, self.default(name))
+            given = spelled.get(name, self.default(name))
             if given != value:
                 return f"`{name}` is {given}, and this {self.name} has {value}"
+        return self.why_not_choices(spelled)
+
+    def why_not_choices(self, spelled: Settings) -> str | None:
+        """The same for settings in canonical form, over whatever patches."""
         for knob in self.knobs:
-            if (reason := _why_not_choice(self.name, knob, inside[knob.name])) is not None:
-                return reason
+            value = spelled[knob.name]
+            entries = value if knob.per == "block" else [tuple(value) if isinstance(value, list) else value]
+            if not knob.allowed.issuperset(entries):
+                index = next(index for index, entry in enumerate(entries) if entry not in knob.allowed)
+                where = f"{knob.name}[{index}]" if knob.per == "block" else knob.name
+                allowed = ", ".join(str(list(c) if isinstance(c, tuple) else c) for c in knob.choices)
+                found = entries[index] if knob.per == "block" else value
+                return f"`{where}` is {brief(found)}, and {self.name} has {allowed}"
         return None
 
     def __contains__(self, settings: Mapping[str, Any]) -> bool:
@@ -140,17 +154,6 @@ class Space(ABC):
         return {name: settings[name] for name in names}, {
             name: check_whole(name, settings.get(name, self.default(name))) for name in fixed
         }
-
-
-def _why_not_choice(space: str, knob: Knob, value: Any) -> str | None:
-    entries = list(enumerate(value)) if knob.per == "block" else [(None, value)]
-    for index, entry in entries:
-        comparable = tuple(entry) if isinstance(entry, list) else entry
-        if comparable not in knob.choices:
-            where = knob.name if index is None else f"{knob.name}[{index}]"
-            allowed = ", ".join(str(list(c) if isinstance(c, tuple) else c) for c in knob.choices)
-            return f"`{where}` is {brief(entry)}, and {space} has {allowed}"
-    return None
 
 
 @lru_cache(maxsize=64)
@@ -178,8 +181,7 @@ def decode(settings: Mapping[str, Any]) -> Architecture:
 
 def canonical(settings: Mapping[str, Any]) -> Settings:
     """The one spelling of these settings: key order, number types."""
-    space = space_of(settings)
-    return space.encode(space.decode(settings))
+    return understand(settings).settings
 
 
 def cost_of(architecture: Architecture | Mapping[str, Any], geometry: Geometry = IMAGENET) -> Cost:
@@ -187,12 +189,25 @@ def cost_of(architecture: Architecture | Mapping[str, Any], geometry: Geometry =
     return architecture_cost(architecture if isinstance(architecture, Architecture) else decode(architecture), geometry)
 
 
+class Understood(NamedTuple):
+    """Settings after reading: the blueprint, the one spelling, and why they lie outside their space (None: inside)."""
+
+    architecture: Architecture
+    settings: Settings
+    outside: str | None
+
+
+def understand(settings: Mapping[str, Any]) -> Understood:
+    """Read settings once for everything they are asked."""
+    space = space_of(settings)
+    architecture = space.decode(settings)
+    spelled = space.encode(architecture)
+    return Understood(architecture, spelled, space.why_not_choices(spelled))
+
+
 def outside(settings: Mapping[str, Any]) -> str | None:
     """Why these settings lie outside the space they name, over whatever patches; None when they are inside."""
-    space = space_of(settings)
-    spelled = space.encode(space.decode(settings))
-    fixed: dict[str, Any] = {name: spelled[name] for name in space.fixed() if name in spelled}
-    return dataclasses.replace(space, **fixed).why_not(settings)
+    return understand(settings).outside
 
 
 def sample(

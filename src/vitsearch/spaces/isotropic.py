@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from vitsearch.architecture import (
@@ -46,7 +46,7 @@ class Isotropic(Space):
     relative_distance: int = 14
     norm_eps: float = 1e-5
 
-    @property
+    @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         return (
             Knob(name="embed_dim", choices=self.embed_dim),
@@ -66,9 +66,9 @@ class Isotropic(Space):
                 )
             if len(values[name]) != depth:
                 raise BadSettings(f"`{name}` must have `depth` = {depth} entries, but got {len(values[name])}")
-        return self._blueprint(
-            width, tuple(self._block(width, h, r) for h, r in zip(heads, ratios, strict=True)), fixed["patch_size"]
-        )
+        shape = (self.head_dim, self.relative_distance)
+        blocks = tuple([_block(width, h, r, *shape) for h, r in zip(heads, ratios, strict=True)])
+        return self._blueprint(width, blocks, fixed["patch_size"])
 
     def encode(self, architecture: Architecture) -> Settings:
         stage = architecture.stages[0]
@@ -81,7 +81,7 @@ class Isotropic(Space):
             embed_dim=stage.width,
             depth=len(blocks),
             num_heads=[block.heads for block in blocks],
-            mlp_ratio=[self._ratio(stage.width, block.hidden) for block in blocks],
+            mlp_ratio=[_ratio(stage.width, block.hidden, self.mlp_ratio) for block in blocks],
         )
 
     def cells(self, geometry: Geometry) -> Iterator[Cell]:
@@ -123,12 +123,6 @@ class Isotropic(Space):
     def _block(self, width: int, heads: int, ratio: float) -> Attention:
         return _block(width, heads, ratio, self.head_dim, self.relative_distance)
 
-    def _ratio(self, width: int, hidden: int) -> float:
-        for ratio in self.mlp_ratio:
-            if int(width * ratio) == hidden:
-                return ratio
-        return hidden_ratio(width, hidden)
-
 
 def count_sequences(costs: list[Cost], longest: int) -> Table:
     table: Table = [{Cost(0, 0): 1}]
@@ -148,6 +142,13 @@ def _block(width: int, heads: int, ratio: float, head_dim: int | None, relative_
     if head_dim is None and width % heads:
         raise BadSettings(f"`embed_dim` must be a multiple of `num_heads`, but got {width} and {heads}")
     return attention(heads, head_dim or width // heads, hidden_width(width, ratio), relative_distance)
+
+
+@lru_cache(maxsize=1 << 14)
+def _ratio(width: int, hidden: int, choices: tuple[float, ...]) -> float:
+    """The choice that gives this hidden width, or a ratio that does."""
+    found = [ratio for ratio in choices if int(width * ratio) == hidden]
+    return found[0] if found else hidden_ratio(width, hidden)
 
 
 @lru_cache(maxsize=256)

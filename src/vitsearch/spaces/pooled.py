@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from vitsearch.architecture import (
@@ -39,7 +40,7 @@ class Pooled(Space):
     patch_stride: int = 8
     initialisation: str = "autoprox"
 
-    @property
+    @cached_property
     def knobs(self) -> tuple[Knob, ...]:
         return (
             Knob(name="base_dim", choices=self.base_dim),

@@ -388,6 +388,8 @@ def export(
 
 
 def choose_geometry(base: Geometry, image_size: int | None, classes: int | None) -> Geometry:
+    if image_size is None and classes is None:
+        return base
     return replace(
         base,
         image_size=base.image_size if image_size is None else image_size,

@@ -74,8 +74,8 @@ def parse_json(text: str | bytes, source: str) -> Any:
 
     try:
         decoded = text if isinstance(text, str) else text.decode()
-        options = {"parse_float": finite} if MAY_OVERFLOW.search(decoded) else {}  # a call for each number is slow
-        return json.loads(decoded, parse_constant=refuse, **options)
+        parse_float = finite if MAY_OVERFLOW.search(decoded) else None  # a call for each number is slow
+        return json.loads(decoded, parse_constant=refuse, parse_float=parse_float)
     except RecursionError:
         raise VitsearchError(f"{source} is nested too deeply to be read") from None
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, integers with thousands of digits

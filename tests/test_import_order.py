@@ -32,10 +32,22 @@ ORDER = [
     "report",
     "serve",
     "arguments",
+    "terminal",
     "cli",
     "__main__",
 ]
-TORCH_FREE = ("errors", "registry", "architecture", "cost", "records", "ranking", "spaces", "arguments", "cli")
+TORCH_FREE = (
+    "errors",
+    "registry",
+    "architecture",
+    "cost",
+    "records",
+    "ranking",
+    "spaces",
+    "arguments",
+    "terminal",
+    "cli",
+)
 SOURCE = Path(vitsearch.__file__).parent
 
 

@@ -11,24 +11,23 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from vitsearch import __version__
-from vitsearch.architecture import Settings, brief
+from vitsearch.architecture import brief
 from vitsearch.arguments import Given, read_architecture, read_architectures, read_limits
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
+from vitsearch.terminal import emit, progress_bar, show, summary
 
 # typer carries its own click in some versions and uses the package in others
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -403,37 +402,6 @@ def note_outside(given: Sequence[Given], most: int = 3) -> None:
         log.warning("note: outside its space: %s", note)
     if len(notes) > most:
         log.warning("note: %d more lie outside their space", len(notes) - most)
-
-
-def summary(settings: Settings) -> str:
-    """The settings in a few words, for tables."""
-    return " ".join(f"{name}={value}" if name != "space" else str(value) for name, value in settings.items())
-
-
-def emit(value: Any) -> None:
-    print(json.dumps(value, allow_nan=False))
-
-
-def show(table: Table) -> None:
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-@contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Callable[..., None]]:
-    """A bar on stderr with count, rate and time left; nothing with --quiet."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            return Text(f"{task.speed:.2f}/s" if task.speed else "-/s")
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    hidden = not log.isEnabledFor(logging.INFO) or not console.is_terminal
-    with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done, *_: bar.update(task, completed=done)
 
 
 def hoist(arguments: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ Weights are left uninitialised here; `initialise.py` fills all of them at once.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,25 +25,36 @@ def blank(kind: type[Module], *arguments: Any, **options: Any) -> Module:
     return cast(Module, skip_init(kind, *arguments, device=torch.get_default_device(), **options))  # type: ignore[no-untyped-call]
 
 
-@lru_cache(maxsize=64)
-def relative_maps(side: int, distance: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Constants of the relative position on a grid, the same in every block.
+class RelativeMaps(NamedTuple):
+    """Constants of the relative position on a grid, the same in every block. S tokens, the class token first."""
 
-    [S, side]: the table row for query token i and a key in grid row r; the same for columns; and [S, 2 side + 1]: which
-    grid row, which grid column, or the class token, a key is.
-    """
+    row_index: Tensor
+    """[S, side]: the table row for query token i and a key in grid row r."""
+    column_index: Tensor
+    """[S, side]: the same for grid columns."""
+    row_choice: Tensor
+    """[S, R, side]: `row_index` as ones and zeros: products with it gather, and add gradients up in a fixed order."""
+    column_choice: Tensor
+    key_cells: Tensor
+    """[S, 2 side + 1]: which grid row, which grid column, or the class token, a key is."""
+
+
+@lru_cache(maxsize=64)
+def relative_maps(side: int, distance: int) -> RelativeMaps:
     with torch.device("cpu"):
         along = torch.arange(side)
         offsets = (along[None, :] - along[:, None]).clamp(-distance, distance) + distance + 1  # [query, key]
         row, column = torch.arange(side * side) // side, torch.arange(side * side) % side
         class_index = torch.zeros(1, side, dtype=torch.long)
+        row_index, column_index = (torch.cat([class_index, offsets[place]]) for place in (row, column))
         cells = torch.cat([torch.eye(side)[row], torch.eye(side)[column], torch.zeros(side * side, 1)], 1)
-        class_cell = torch.zeros(1, 2 * side + 1)
-        class_cell[0, -1] = 1
-        return (
-            torch.cat([class_index, offsets[row]]),
-            torch.cat([class_index, offsets[column]]),
-            torch.cat([class_cell, cells]),
+        class_cell = F.one_hot(torch.tensor([2 * side]), 2 * side + 1).float()
+        return RelativeMaps(
+            row_index=row_index,
+            column_index=column_index,
+            row_choice=F.one_hot(row_index, 2 * distance + 2).transpose(1, 2).float(),
+            column_choice=F.one_hot(column_index, 2 * distance + 2).transpose(1, 2).float(),
+            key_cells=torch.cat([class_cell, cells]),
         )
 
 
@@ -56,6 +67,8 @@ class RelativePosition(nn.Module):
 
     row_index: Tensor
     column_index: Tensor
+    row_choice: Tensor
+    column_choice: Tensor
     key_cells: Tensor
 
     def __init__(self, head_dim: int, distance: int, side: int) -> None:
@@ -65,9 +78,7 @@ class RelativePosition(nn.Module):
         self.key_columns = nn.Parameter(torch.empty(rows, head_dim))
         self.value_rows = nn.Parameter(torch.empty(rows, head_dim))
         self.value_columns = nn.Parameter(torch.empty(rows, head_dim))
-        for name, constant in zip(
-            ("row_index", "column_index", "key_cells"), relative_maps(side, distance), strict=True
-        ):
+        for name, constant in relative_maps(side, distance)._asdict().items():
             self.register_buffer(name, constant.to(torch.get_default_device()), persistent=False)
 
     def vectors(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -81,25 +92,19 @@ class RelativePosition(nn.Module):
     def extend_query(self, q: Tensor) -> Tensor:
         """[B, H, S, 2 side + 1]: q_i . vector, for each grid row, each grid column and the class token."""
         by_row, by_column = q @ self.key_rows.T, q @ self.key_columns.T  # [B, H, S, R]
-        shape = (*q.shape[:2], -1, -1)
-        return torch.cat(
-            [
-                by_row.gather(-1, self.row_index.expand(shape)),
-                by_column.gather(-1, self.column_index.expand(shape)),
-                by_row[..., :1] + by_column[..., :1],
-            ],
-            dim=-1,
-        )
+        rows, columns = self.row_choice.to(q.dtype), self.column_choice.to(q.dtype)
+        at_class = by_row[..., :1] + by_column[..., :1]
+        parts = [torch.einsum("bhir,irk->bhik", by_row, rows), torch.einsum("bhir,irk->bhik", by_column, columns)]
+        return torch.cat([*parts, at_class], dim=-1)
 
     def value_part(self, mass: Tensor) -> Tensor:
         """Sum over keys of attention times value vector, from the attention mass on each row, column, class token."""
         side = self.row_index.shape[1]
-        shape = (*mass.shape[:2], -1, -1)
-        zeros = mass.new_zeros(*mass.shape[:-1], self.value_rows.shape[0] - 1)
-        at_class = torch.cat([mass[..., -1:], zeros], -1)
-        rows = at_class.scatter_add(-1, self.row_index.expand(shape), mass[..., :side])
-        columns = at_class.scatter_add(-1, self.column_index.expand(shape), mass[..., side:-1])
-        return rows @ self.value_rows + columns @ self.value_columns
+        rows, columns = self.row_choice.to(mass.dtype), self.column_choice.to(mass.dtype)
+        at_class = F.pad(mass[..., -1:], (0, self.value_rows.shape[0] - 1))
+        by_row = at_class + torch.einsum("bhik,irk->bhir", mass[..., :side], rows)
+        by_column = at_class + torch.einsum("bhik,irk->bhir", mass[..., side:-1], columns)
+        return by_row @ self.value_rows + by_column @ self.value_columns
 
 
 class Attention(nn.Module):

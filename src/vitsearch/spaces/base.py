@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -62,6 +63,9 @@ class Space(ABC):
 
     def cells(self, geometry: Geometry) -> Iterable[Cell]:
         """The space cut into cells of equal cost. This one lists every member, for spaces that are small."""
+        per_network = all(knob.per == "network" for knob in self.knobs)
+        if not per_network or math.prod(len(knob.choices) for knob in self.knobs) > ENUMERABLE:
+            raise VitsearchError(f"{self.name} is too large to list: its class must give `cells` and `member`")
         for settings in self.product():
             yield Cell(1, architecture_cost(self.decode(settings), geometry), settings)
 

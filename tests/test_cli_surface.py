@@ -12,9 +12,9 @@ SURFACE = {
     "proxies": "--json",
     "sample": f"{LIMITS} --classes --count --image-size --json --patch-size --seed space",
     "cost": "--classes --image-size --json arch",
-    "score": "--batch-size --classes --data --device --image-size --json --proxy --seed --timm arch",
+    "score": "--batch-size --classes --data --device --image-size --json --memory --proxy --seed --timm --weights arch",
     "search": f"{LIMITS} --allow-changed --batch-size --classes --data --device --image-size --json --objective --out "
-    "--patch-size --resume --seed --strategy --trials space",
+    "--memory --patch-size --resume --seed --strategy --trials --weights space",
     "export": "--classes --format --image-size --json --out --seed arch",
 }
 

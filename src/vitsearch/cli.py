@@ -21,7 +21,7 @@ from rich.table import Table
 
 from vitsearch import __version__
 from vitsearch.architecture import brief
-from vitsearch.arguments import Given, read_architecture, read_architectures, read_limits
+from vitsearch.arguments import Given, read_architecture, read_architectures, read_limits, read_quantity
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.registry import did_you_mean, load_plugin
@@ -33,6 +33,7 @@ from vitsearch.terminal import emit, progress_bar, show, summary
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 GLOBAL_HELP = "Anywhere on the line: --plugin FILE.py, -v / --verbose, -q / --quiet."
 INTERRUPTED = 130
+SCORED_AT_ONCE = 64  # between two steps of the progress bar
 log = logging.getLogger("vitsearch")
 app = typer.Typer(
     name="vitsearch",
@@ -89,6 +90,10 @@ MinMacs = Annotated[str | None, typer.Option("--min-macs", help="Such as 1G.")]
 MaxMacs = Annotated[str | None, typer.Option("--max-macs", help="Such as 1.4G.")]
 DataOption = Annotated[str, typer.Option("--data", help="Images for proxies that need them: noise or digits.")]
 BatchOption = Annotated[int, typer.Option("--batch-size", **NUMBER, help="Images for proxies that need them.")]
+WeightsOption = Annotated[str, typer.Option("--weights", help="fresh: each network its own; shared: one supernet's.")]
+MemoryOption = Annotated[
+    str | None, typer.Option("--memory", help="Bytes for a batch, such as 8G [half of what is free].")
+]
 OutOption = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
 
 
@@ -231,12 +236,14 @@ def score(
     ] = None,
     image_size: ImageSizeOption = None,
     classes: ClassesOption = None,
+    weights: WeightsOption = "fresh",
+    memory: MemoryOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Score untrained networks with proxies: ours, and any of timm."""
     from vitsearch.data import open_data
-    from vitsearch.evaluate import ProxyEvaluator, Score
+    from vitsearch.evaluate import ProxyEvaluator
 
     if not arch and not timm:
         raise VitsearchError("`score` needs an ARCH or --timm MODEL, but got neither")
@@ -244,26 +251,34 @@ def score(
     note_outside(given)
     classes = classes if classes is not None else open_data(data).classes
     names = proxy.split(",")
-    results: list[tuple[Score, int]] = []
-    items: list[Given | str] = [*given, *(timm or [])]
-    with progress_bar("scoring", len(items)) as tick:
-        for item in items:
-            base, used = (item.geometry, item.seed) if isinstance(item, Given) else (IMAGENET, 0)
-            evaluator = ProxyEvaluator(
-                names,
-                geometry=choose_geometry(base, image_size, classes),
-                seed=used if seed is None else seed,
-                device=device,
-                data=data,
-                batch_size=batch_size,
-            )
-            result = evaluator.one(item.settings) if isinstance(item, Given) else evaluator.timm(item, image_size)
-            results.append((result, evaluator.seed))
-            tick(len(results))
-    rows: list[dict[str, Any]] = [
-        {"arch": result.arch, "scores": result.scores, "errors": result.errors, "seed": used, "weights": "fresh"}
-        for result, used in results
-    ]
+    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size, "weights": weights}
+    options["memory"] = read_quantity("--memory", memory)
+    groups: dict[tuple[Geometry, int], list[int]] = {}
+    for number, item in enumerate(given):
+        geometry = choose_geometry(item.geometry, image_size, classes)
+        groups.setdefault((geometry, item.seed if seed is None else seed), []).append(number)
+    rows: dict[int, dict[str, Any]] = {}
+    with progress_bar("scoring", len(given) + len(timm or [])) as tick:
+        for (geometry, used), numbers in groups.items():
+            evaluator = ProxyEvaluator(names, geometry=geometry, seed=used, **options)
+            for start in range(0, len(numbers), SCORED_AT_ONCE):
+                part = numbers[start : start + SCORED_AT_ONCE]
+                found = evaluator([given[number].settings for number in part])
+                rows |= {number: score_json(one, used, weights) for number, one in zip(part, found, strict=True)}
+                tick(len(rows))
+        for model in timm or []:
+            geometry = choose_geometry(IMAGENET, image_size, classes)
+            evaluator = ProxyEvaluator(names, geometry=geometry, seed=seed or 0, **options)
+            rows[len(rows)] = score_json(evaluator.timm(model, image_size), seed or 0, "fresh")
+            tick(len(rows))
+    show_scores([rows[number] for number in sorted(rows)], names, as_json)
+
+
+def score_json(found: Any, seed: int, weights: str) -> dict[str, Any]:
+    return {"arch": found.arch, "scores": found.scores, "errors": found.errors, "seed": seed, "weights": weights}
+
+
+def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> None:
     if as_json:
         return emit(rows)
     table = Table("architecture", *names)
@@ -292,6 +307,8 @@ def search(
     image_size: ImageSizeOption = None,
     classes: ClassesOption = None,
     patch_size: PatchOption = None,
+    weights: WeightsOption = "fresh",
+    memory: MemoryOption = None,
     device: DeviceOption = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out, or start it.")] = False,
     allow_changed: Annotated[
@@ -319,6 +336,8 @@ def search(
             data=data,
             batch_size=batch_size,
             patch_size=patch_size,
+            weights=weights,
+            memory=read_quantity("--memory", memory),
             device=device,
             resume=resume,
             allow_changed=allow_changed,

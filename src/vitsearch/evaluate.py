@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +15,19 @@ import timm
 import torch
 from torch import nn
 
-from vitsearch.architecture import Settings, check_seed, check_whole
+from vitsearch.architecture import Architecture, Attention, Settings, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.errors import VitsearchError
 from vitsearch.models import build
+from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
+from vitsearch.proxies.batched import BATCHED, ON_DATA, can_batch, group_by_skeleton, score_group
+from vitsearch.proxies.diversity import nuclear_norms, precision
 from vitsearch.registry import did_you_mean
-from vitsearch.spaces import canonical, decode
+from vitsearch.spaces import canonical, decode, space_over
+
+log = logging.getLogger("vitsearch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +56,12 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 class ProxyEvaluator:
-    """Scores networks with proxies, each network built once with its own seeded initial weights (`fresh`)."""
+    """Scores networks with proxies, many at a time where the proxy allows it.
+
+    Networks are in evaluation mode with the initial weights of the seed: each its own (`fresh`), or all cut from one
+    supernet (`shared`). `memory` bounds what a batch of networks may take, half of what is free unless given;
+    `at_once` is the number of networks that follows from it, and halves when memory runs out all the same.
+    """
 
     def __init__(
         self,
@@ -59,14 +72,20 @@ class ProxyEvaluator:
         device: str | torch.device = "auto",
         data: str = "noise",
         batch_size: int = 8,
+        weights: str = "fresh",
+        memory: int | None = None,
     ) -> None:
         self.proxies: dict[str, tuple[Proxy, dict[str, str]]] = {text: parse_proxy(text) for text in proxies}
         self.geometry = geometry
         self.seed = check_seed(seed)
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.batch_size = check_whole("batch_size", batch_size)
+        self.weights = check_weights(weights)
+        self.memory = memory if memory is not None else free_memory(self.device) // 2
+        self.at_once: int | None = None
         self.source: ImageSource = open_data(data)
         self._batch: Batch | None = None
+        self._banks: dict[tuple[str, str], WeightBank] = {}
         if any(proxy.needs_data for proxy, _ in self.proxies.values()):
             self.batch()  # bad data stops here, not in every trial
 
@@ -83,39 +102,118 @@ class ProxyEvaluator:
                 ) from None
         return self._batch
 
-    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
-        return [self.one(settings) for settings in architectures]
+    def bank(self, settings: Settings, plan: Architecture) -> WeightBank:
+        """Where the networks of a space get their weights."""
+        space = space_over(settings)
+        key = (space.name, json.dumps(space.fixed()))
+        if key not in self._banks:
+            envelope = space.envelope() if self.weights == "shared" else None
+            self._banks[key] = WeightBank(
+                plan.initialisation, self.seed, self.device, nuclear_norms, self.memory // 4, envelope, self.geometry
+            )
+        return self._banks[key]
 
-    def one(self, settings: Settings) -> Score:
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""
+        plans = [decode(settings) for settings in architectures]
+        names = [name for name in self.proxies if name in BATCHED]
+        able = {number: plan for number, plan in enumerate(plans) if names and can_batch(plan)}
+        known: dict[int, tuple[dict[str, float], float]] = {}
+        while able:
+            try:
+                for group in group_by_skeleton(able):
+                    known |= self._score_group(group, architectures, plans, names)
+                break
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or self.at_once in (None, 1):
+                    known = {}  # one by one, each failure has its own reason
+                    break
+                self.at_once = (self.at_once or 2) // 2
+                log.warning("out of memory: %d networks at once from here on", self.at_once)
+        return [self.one(settings, known.get(number)) for number, settings in enumerate(architectures)]
+
+    def _score_group(
+        self, group: list[int], architectures: Sequence[Settings], plans: Sequence[Architecture], names: list[str]
+    ) -> dict[int, tuple[dict[str, float], float]]:
+        found: dict[int, tuple[dict[str, float], float]] = {}
+        bank = self.bank(architectures[group[0]], plans[group[0]])
+        if self.at_once is None:
+            images = self.batch_size if any(name in ON_DATA for name in names) else 1
+            exact = precision(plans[group[0]]) == torch.float64 or "synflow" in names
+            width = 8 if exact else 4
+            each = max(bytes_per_network(plans[number], self.geometry, images, width) for number in group)
+            self.at_once = max(1, self.memory * 3 // 4 // each)
+        for start in range(0, len(group), self.at_once):
+            part, began = group[start : start + self.at_once], time.perf_counter()
+            chosen = [plans[number] for number in part]
+            scores = score_group(chosen, names, geometry=self.geometry, bank=bank, batch=self.batch)
+            seconds = (time.perf_counter() - began) / len(part)
+            for index, number in enumerate(part):
+                found[number] = ({name: float(values[index]) for name, values in scores.items()}, seconds)
+        return found
+
+    def one(self, settings: Settings, known: tuple[dict[str, float], float] | None = None) -> Score:
+        """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""
         plan = decode(settings)
+        bank = self.bank(settings, plan) if self.weights == "shared" else None
+
+        def network() -> nn.Module:
+            made = build(plan, self.geometry, seed=self.seed)
+            return made if bank is None else bank.fill(made)
+
         subject = Subject(
             name=f"{settings['space']} {plan.key()}",
-            network=lambda: build(plan, self.geometry, seed=self.seed),
+            network=network,
             batch=self.batch,
             geometry=self.geometry,
             architecture=plan,
             device=self.device,
         )
-        return self.examine(subject, settings)
+        return self.examine(subject, settings, *(known or ({}, 0.0)))
 
     def timm(self, model: str, image_size: int | None = None) -> Score:
         """Any classifier of timm, with untrained weights, at its own input size unless another is given."""
         return self.examine(timm_subject(model, self, image_size), {"timm": model})
 
-    def examine(self, subject: Subject, arch: Settings) -> Score:
+    def examine(
+        self, subject: Subject, arch: Settings, known: Mapping[str, float] | None = None, seconds: float = 0.0
+    ) -> Score:
         start = time.perf_counter()
         scores: dict[str, float] = {}
         errors: dict[str, str] = {}
         for text, (proxy, options) in self.proxies.items():
             try:
-                value = proxy.score(subject, **options)
+                value = known[text] if known and text in known else proxy.score(subject, **options)
                 plain = value if type(value) is int else float(value)  # tensors and numpy's numbers too
                 if not math.isfinite(plain):
                     raise ArithmeticError(f"the score is not finite: {plain}")
                 scores[text] = plain
             except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
                 errors[text] = describe_failure(error)
-        return Score(arch=arch, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+        return Score(arch=arch, scores=scores, errors=errors, seconds=seconds + time.perf_counter() - start)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free for tensors on this device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not every system says
+        return 4 << 30
+
+
+def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, bytes_per_number: int) -> int:
+    """About what the activations of one network take in a batched pass."""
+    total = 0
+    for stage, side in zip(plan.stages, plan.sides(geometry.image_size), strict=True):
+        tokens = side * side + int(plan.class_token)
+        for block in stage.blocks:
+            if isinstance(block, Attention):
+                inner = block.heads * block.head_dim
+                channels = 6 * stage.width + 6 * inner + 2 * block.hidden
+                total += images * (tokens * channels + 4 * block.heads * tokens * tokens)
+    return total * bytes_per_number
 
 
 def describe_failure(error: Exception) -> str:
@@ -169,9 +267,12 @@ def score(
     device: str = "auto",
     data: str = "noise",
     batch_size: int = 8,
+    weights: str = "fresh",
 ) -> list[Score]:
     """Proxy scores of settings, in their order. `proxies` is a list, or a text with commas."""
     names = proxies.split(",") if isinstance(proxies, str) else proxies
-    evaluator = ProxyEvaluator(names, geometry=geometry, seed=seed, device=device, data=data, batch_size=batch_size)
+    evaluator = ProxyEvaluator(
+        names, geometry=geometry, seed=seed, device=device, data=data, batch_size=batch_size, weights=weights
+    )
     listed = [architectures] if isinstance(architectures, Mapping) else architectures
     return evaluator([canonical(settings) for settings in listed])

@@ -25,7 +25,7 @@ from vitsearch import __version__
 from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import Evaluator, ProxyEvaluator, Score, pick_device
+from vitsearch.evaluate import ProxyEvaluator, Score, pick_device
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Trial, new_folder, parse_json, read_trials, write_atomically
@@ -34,7 +34,7 @@ from vitsearch.search import STRATEGIES, Domain, History
 from vitsearch.spaces import SPACES, Space
 
 FORMAT = 1
-CHUNK_ON_CPU, CHUNK_ON_GPU = 4, 16
+CHUNK_ON_CPU, CHUNK_ON_GPU = 16, 2048
 log = logging.getLogger("vitsearch")
 
 
@@ -77,8 +77,8 @@ class Plan:
     seed: int
     data: str
     batch_size: int
-    weights: str = "fresh"
-    """Each network has its own seeded initial weights."""
+    weights: str
+    """`fresh`, each network its own initial weights, or `shared`, all cut from one supernet."""
 
     def __post_init__(self) -> None:
         for name, kind in (("space", str), ("strategy", str), ("data", str), ("weights", str), ("objectives", tuple)):
@@ -115,6 +115,8 @@ class Study:
     path: Path
     plan: Plan
     chunk: int
+    at_once: int | None
+    """How many networks went through at once; it halves when memory runs out."""
     environments: list[dict[str, Any]]
     """The machine and versions it started on, then each change that was allowed, with the trial it took effect at."""
     trials: Sequence[Trial]
@@ -146,14 +148,16 @@ class Study:
             raise BadStudy(f"{folder / 'study.json'} must have format {FORMAT} and kind 'search'")
         try:
             plan = Plan.from_json(data)
-            chunk, environments = check_whole("chunk", data["chunk"]), data["environments"]
+            chunk, environments, at_once = check_whole("chunk", data["chunk"]), data["environments"], data["at_once"]
+            if at_once is not None:
+                check_whole("at_once", at_once, most=1 << 62)
             if not isinstance(environments, list) or not environments:
                 raise ValueError("`environments` must be a list that is not empty")
             if not all(isinstance(environment, dict) for environment in environments):
                 raise ValueError("`environments` must hold objects")
         except (KeyError, TypeError, ValueError, VitsearchError) as error:
             raise BadStudy(f"{folder / 'study.json'} is broken: {type(error).__name__}: {error}") from None
-        return cls(path=folder, plan=plan, chunk=chunk, environments=environments, trials=trials)
+        return cls(path=folder, plan=plan, chunk=chunk, at_once=at_once, environments=environments, trials=trials)
 
     def save(self) -> None:
         data = {
@@ -161,6 +165,7 @@ class Study:
             "kind": "search",
             **self.plan.to_json(),
             "chunk": self.chunk,
+            "at_once": self.at_once,
             "environments": self.environments,
         }
         write_atomically(self.path / "study.json", json.dumps(data, indent=2, allow_nan=False) + "\n")
@@ -227,6 +232,8 @@ def run_search(
     data: str = "noise",
     batch_size: int = 8,
     patch_size: int | None = None,
+    weights: str = "fresh",
+    memory: int | None = None,
     device: str = "auto",
     resume: bool = False,
     allow_changed: bool = False,
@@ -251,6 +258,7 @@ def run_search(
         seed=seed,
         data=data,
         batch_size=batch_size,
+        weights=weights,
     )
     STRATEGIES[strategy]  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
     domain = plan.domain()
@@ -265,6 +273,8 @@ def run_search(
         device=chosen,
         data=data,
         batch_size=batch_size,
+        weights=weights,
+        memory=memory,
     )
     environment, path = describe_environment(chosen), Path(out)
     with _folder(path, resume), Journal(path / "trials.jsonl") as journal:  # the lock comes before anything is read
@@ -293,7 +303,7 @@ def _open_or_create(
     if (path / "study.json").exists():
         return _reopen(Study.open(path), plan, environment, journal, allow_changed)
     chunk = CHUNK_ON_CPU if environment["device"] == "cpu" else CHUNK_ON_GPU
-    study = Study(path=path, plan=plan, chunk=chunk, environments=[environment], trials=())
+    study = Study(path=path, plan=plan, chunk=chunk, at_once=None, environments=[environment], trials=())
     try:
         study.save()
     except BaseException:
@@ -325,7 +335,7 @@ def run(
     study: Study,
     domain: Domain,
     journal: Journal,
-    evaluator: Evaluator,
+    evaluator: ProxyEvaluator,
     wanted: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
@@ -343,7 +353,11 @@ def run(
         _check_same(study, journal.trials[start:], proposals)
         if start + len(proposals) <= done:
             return f"tried all {done} architectures within the limits"
+        evaluator.at_once = study.at_once
         scores = evaluator(proposals)
+        if evaluator.at_once != study.at_once:  # known before the results are, so that a resumed study does the same
+            study = dataclasses.replace(study, at_once=evaluator.at_once)
+            study.save()
         new = [_trial(start + index, score, domain) for index, score in enumerate(scores)]
         journal.append(new[done - start :])
         done = len(journal.trials)

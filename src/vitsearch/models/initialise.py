@@ -8,13 +8,16 @@
 
 Class token, position and relative tables: normal, std 0.02. Norms: weight 1, bias 0. The published codes truncate
 the normal at +-2, which is 100 standard deviations: a plain normal. Torch's default is uniform within
-+-1 / sqrt(fan in), for weights and biases alike. Values are drawn on the CPU in the order of `named_modules`, so a
-seed gives the same weights on every device.
++-1 / sqrt(fan in), for weights and biases alike.
+
+The values of a tensor depend on the seed, its name and its shape, and on nothing else: they are drawn on the CPU from
+a generator of their own. So a seed gives the same weights on every device, and networks that have a layer in common
+have its initial weights in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
 
 import torch
 from torch import Tensor, nn
@@ -23,41 +26,46 @@ TOKEN_STD = 0.02
 
 
 @torch.no_grad()
-def initialise(network: nn.Module, scheme: str, generator: torch.Generator | None = None) -> None:
-    """Fill every parameter. Without a generator, torch's own CPU generator is used, as `torch.manual_seed` left it."""
-    for module in network.modules():
-        if isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear) and scheme != "autoprox":
-            _normal(module.weight, TOKEN_STD, generator)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, (nn.Linear, nn.Conv2d)):
-            bound = module.weight[0].numel() ** -0.5
-            if scheme == "tftas-pit":
-                _normal(module.weight, 1.0, generator)
-            else:
-                _uniform(module.weight, bound, generator)
-            if module.bias is not None:
-                _uniform(module.bias, bound, generator)
-        for parameter in module.parameters(recurse=False):
-            if not isinstance(module, (nn.LayerNorm, nn.Linear, nn.Conv2d)):
-                _normal(parameter, TOKEN_STD, generator)
+def initialise(network: nn.Module, scheme: str, generator: torch.Generator | None = None, prefix: str = "") -> None:
+    """Fill every parameter. The seed comes from the generator, or from torch's own, as `torch.manual_seed` left it."""
+    seed = draw_seed(generator)
+    shapes = {f"{prefix}{name}": parameter.shape for name, parameter in network.named_parameters()}
+    for name, parameter in network.named_parameters():
+        if parameter.device.type != "meta":
+            full = f"{prefix}{name}"
+            parameter.copy_(initial_values(full, parameter.shape, fan_in(full, shapes), scheme, seed))
 
 
-def _normal(tensor: Tensor, std: float, generator: torch.Generator | None) -> None:
-    _draw(tensor, lambda target: target.normal_(0.0, std, generator=generator))
+def draw_seed(generator: torch.Generator | None) -> int:
+    return int(torch.randint(1 << 62, (), generator=generator, device="cpu"))
 
 
-def _uniform(tensor: Tensor, bound: float, generator: torch.Generator | None) -> None:
-    _draw(tensor, lambda target: target.uniform_(-bound, bound, generator=generator))
+def fan_in(name: str, shapes: dict[str, torch.Size]) -> int:
+    """Inputs of each output of the layer that this weight or bias belongs to."""
+    weight = shapes.get(f"{name.rpartition('.')[0]}.weight", shapes[name])
+    return weight[1:].numel()
 
 
-def _draw(tensor: Tensor, fill: Callable[[Tensor], Tensor]) -> None:
-    if tensor.device.type == "meta":
-        return
-    if tensor.device.type == "cpu":
-        fill(tensor)
-    else:
-        tensor.copy_(fill(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")))
+def initial_values(name: str, shape: torch.Size, inputs: int, scheme: str, seed: int) -> Tensor:
+    """One tensor, in float32 on the CPU."""
+    module, _, leaf = name.rpartition(".")
+    kind = module.rpartition(".")[2]
+    if kind.startswith("norm"):
+        return torch.full(shape, 1.0 if leaf == "weight" else 0.0)
+    if leaf not in ("weight", "bias"):  # tokens and tables
+        return _normal(name, shape, TOKEN_STD, seed)
+    convolution = module.endswith(("entry.proj", "entry.conv"))
+    if convolution and leaf == "weight" and scheme == "tftas-pit":
+        return _normal(name, shape, 1.0, seed)
+    if convolution or scheme == "autoprox":
+        return torch.empty(shape).uniform_(-(inputs**-0.5), inputs**-0.5, generator=_generator(name, seed))
+    return torch.zeros(shape) if leaf == "bias" else _normal(name, shape, TOKEN_STD, seed)
+
+
+def _normal(name: str, shape: torch.Size, std: float, seed: int) -> Tensor:
+    return torch.empty(shape).normal_(0.0, std, generator=_generator(name, seed))
+
+
+def _generator(name: str, seed: int) -> torch.Generator:
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)

@@ -220,7 +220,7 @@ class VisionNetwork(nn.Module):
         else:
             self.head = nn.Identity()
         if initial:
-            initialise(self.head, self.architecture.initialisation)
+            initialise(self.head, self.architecture.initialisation, prefix="head.")
         if weight is not None:
             self.head.to(weight.device, weight.dtype)
 

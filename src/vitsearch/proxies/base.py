@@ -8,6 +8,7 @@ seeded initial weights. A proxy that has no value for a network raises `ProxyUnd
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -64,7 +65,7 @@ class Subject:
         """Gradient of the mean cross-entropy on the batch, for every parameter that takes part."""
         parameters = dict(self.network.named_parameters())
         images, labels = self.batch
-        with torch.enable_grad():
+        with torch.enable_grad(), full_precision():
             loss = F.cross_entropy(self.network(images), labels)
             return _gradients(loss, parameters)
 
@@ -84,7 +85,7 @@ class Subject:
             }
             side = self.geometry.image_size
             ones = torch.ones(1, self.geometry.channels, side, side, device=device, dtype=dtype)
-            with torch.enable_grad():
+            with torch.enable_grad(), full_precision():
                 logits = torch.func.functional_call(self.network, {**weights, **buffers}, (ones,))
                 gradients = _gradients(logits.sum(), weights)
             self._absolute[dtype] = ({name: weight.detach() for name, weight in weights.items()}, gradients)
@@ -100,6 +101,11 @@ class Subject:
 
     def undefined(self, proxy: str, reason: str) -> ProxyUndefined:
         return ProxyUndefined(f"{proxy} is not defined for {self.name}: {reason}")
+
+
+def full_precision() -> AbstractContextManager[None]:
+    """Convolutions on a GPU in float32 proper, where torch would take a shorter format, and the same every time."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
 
 
 def _gradients(value: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

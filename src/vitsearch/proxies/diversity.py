@@ -14,10 +14,12 @@ MLP term takes an absolute value that eq. 5 does not have.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from vitsearch.architecture import Architecture
 from vitsearch.proxies.base import Subject, proxy
 
 PAPER = "Zhou et al., Training-free Transformer Architecture Search (TF-TAS), CVPR 2022, eq. 4-6"
@@ -26,7 +28,7 @@ PAPER = "Zhou et al., Training-free Transformer Architecture Search (TF-TAS), CV
 @proxy("dss", paper=PAPER, needs_gradient=True)
 def dss(subject: Subject) -> float:
     """Synaptic diversity of attention plus saliency of MLPs, on the absolute weights."""
-    weights, _ = subject.absolute()
+    weights, _ = subject.absolute(precision(subject.architecture))
     return _diversity(subject, "dss", weights) + _saliency(subject)
 
 
@@ -36,8 +38,13 @@ def dss_signed(subject: Subject) -> float:
     return _diversity(subject, "dss-signed", subject.parameters) + _saliency(subject)
 
 
+def precision(architecture: Architecture | None) -> torch.dtype:
+    """float32 gives six digits where the classifier reads the mean of all tokens, but only three where it reads one."""
+    return torch.float32 if architecture is not None and architecture.readout == "mean" else torch.float64
+
+
 def _diversity(subject: Subject, name: str, weights: dict[str, Tensor]) -> float:
-    _, gradients = subject.absolute()
+    _, gradients = subject.absolute(precision(subject.architecture))
     chosen = [weight for weight in subject.linears["attention"] if weight in gradients]
     if not chosen:
         raise subject.undefined(name, "it has no linear layer inside an attention module")
@@ -46,7 +53,7 @@ def _diversity(subject: Subject, name: str, weights: dict[str, Tensor]) -> float
 
 
 def _saliency(subject: Subject) -> float:
-    weights, gradients = subject.absolute()
+    weights, gradients = subject.absolute(precision(subject.architecture))
     chosen = [weight for weight in subject.linears["mlp"] if weight in gradients]
     return float(sum((gradients[weight] * weights[weight]).sum(dtype=torch.float64) for weight in chosen))
 
@@ -71,3 +78,68 @@ def _gram(matrix: Tensor) -> Tensor:
     matrix = matrix.cpu() if matrix.device.type == "mps" else matrix  # no float64 there
     matrix = matrix.double()
     return matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+
+
+PROBES, CHECKS, TOLERANCE = 16, 4, 1e-4
+
+
+def pair_nuclear_norms(dy: Tensor, x: Tensor) -> Tensor:
+    """Nuclear norms of the gradients g = dy^T x of many networks, [n, tokens, outputs] and [n, tokens, inputs].
+
+    In the absolute network these gradients are of rank one up to about 1e-4. So their singular values are taken on the
+    span of a few vectors (one step of subspace iteration), and what lies outside is bounded by products with other
+    vectors: nuc(rest) <= sqrt(rank) ||rest||_F. Where the bound is above the tolerance, g is formed and its norm exact.
+    """
+    inputs, outputs = x.shape[-1], dy.shape[-1]
+    rank = min(x.shape[-2], inputs, outputs)
+    if rank <= 2 * PROBES:
+        return nuclear_norms_of_stack(dy.transpose(1, 2) @ x)
+    random = _probes(inputs, x.device, x.dtype)
+    span = _orthonormal(_times(dy, x, random[:, :PROBES]))  # [n, outputs, k]
+    span = _orthonormal(_times(x, dy, span))  # [n, inputs, k]
+    inside = _times(dy, x, span)
+    checks = random[:, PROBES:]
+    rest = _times(dy, x, checks) - inside @ (span.transpose(1, 2) @ checks)
+    small = (inside.transpose(1, 2) @ inside).double()
+    norms = _roots(small)
+    bound = (rest.double().pow(2).sum((1, 2)) / CHECKS * rank).sqrt()
+    unsure = (bound > TOLERANCE * norms).nonzero()[:, 0]
+    if len(unsure):
+        norms[unsure] = nuclear_norms_of_stack(dy[unsure].transpose(1, 2) @ x[unsure])
+    return norms
+
+
+def _orthonormal(vectors: Tensor) -> Tensor:
+    """A basis of the span, from the eigenvectors of the small Gram matrix in float64; directions of noise become 0.
+
+    The columns are nearly parallel, but one after the other they are what float32 resolves. A QR factorisation would do
+    the same, one matrix at a time on a GPU.
+    """
+    exact = vectors.double()
+    values, rotation = torch.linalg.eigh(exact.transpose(1, 2) @ exact)
+    scale = torch.where(values > 1e-13 * values[:, -1:], values.clamp_min(1e-300).rsqrt(), 0.0)
+    basis: Tensor = exact @ (rotation * scale[:, None])
+    return basis.to(vectors.dtype)
+
+
+def _times(dy: Tensor, x: Tensor, vectors: Tensor) -> Tensor:
+    """dy^T x v, without forming dy^T x."""
+    return dy.transpose(1, 2) @ (x @ vectors)
+
+
+def nuclear_norms_of_stack(matrices: Tensor) -> Tensor:
+    matrices = matrices.double()
+    tall = matrices.shape[1] > matrices.shape[2]
+    gram = matrices.transpose(1, 2) @ matrices if tall else matrices @ matrices.transpose(1, 2)
+    return _roots(gram)
+
+
+def _roots(gram: Tensor) -> Tensor:
+    values: Tensor = torch.linalg.eigvalsh(gram)
+    return values.clamp_min(0).sqrt().sum(-1)
+
+
+@lru_cache(maxsize=64)
+def _probes(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(size)
+    return torch.randn(size, PROBES + CHECKS, generator=generator, dtype=torch.float64).to(device, dtype)

@@ -1,6 +1,18 @@
 """Spaces of architectures: what can be searched, counted and sampled exactly, without torch."""
 
-from vitsearch.spaces.base import SPACES, Knob, Space, canonical, cost_of, decode, outside, sample, space_of, understand
+from vitsearch.spaces.base import (
+    SPACES,
+    Knob,
+    Space,
+    canonical,
+    cost_of,
+    decode,
+    outside,
+    sample,
+    space_of,
+    space_over,
+    understand,
+)
 from vitsearch.spaces.region import Region
 
 __all__ = [
@@ -14,5 +26,6 @@ __all__ = [
     "outside",
     "sample",
     "space_of",
+    "space_over",
     "understand",
 ]

@@ -61,6 +61,10 @@ class Space(ABC):
     def encode(self, architecture: Architecture) -> Settings:
         """The settings that `decode` turns into this blueprint."""
 
+    @abstractmethod
+    def envelope(self) -> Architecture:
+        """The supernet: as deep and wide in every part as any member."""
+
     def cells(self, geometry: Geometry) -> Iterable[Cell]:
         """The space cut into cells of equal cost. This one lists every member, for spaces that are small."""
         per_network = all(knob.per == "network" for knob in self.knobs)
@@ -176,6 +180,13 @@ def space_of(settings: Mapping[str, Any]) -> Space:
     if not isinstance(name, str):
         raise BadSettings(f"settings need `space`, the name of a space, but got {brief(name)}")
     return SPACES[name]
+
+
+def space_over(settings: Mapping[str, Any]) -> Space:
+    """The space that these settings name, over the patches they name."""
+    space = space_of(settings)
+    fixed: dict[str, Any] = {name: settings[name] for name in space.fixed() if name in settings}
+    return dataclasses.replace(space, **fixed) if fixed else space
 
 
 def decode(settings: Mapping[str, Any]) -> Architecture:

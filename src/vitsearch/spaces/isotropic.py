@@ -84,6 +84,10 @@ class Isotropic(Space):
             mlp_ratio=[_ratio(stage.width, block.hidden, self.mlp_ratio) for block in blocks],
         )
 
+    def envelope(self) -> Architecture:
+        block = self._block(max(self.embed_dim), max(self.num_heads), max(self.mlp_ratio))
+        return self._blueprint(max(self.embed_dim), (block,) * max(self.depth), self.patch_size)
+
     def cells(self, geometry: Geometry) -> Iterator[Cell]:
         """Blocks cost the same wherever they stand, so counting sequences by their sum is a convolution."""
         pairs = list(itertools.product(self.num_heads, self.mlp_ratio))

@@ -82,6 +82,13 @@ class Pooled(Space):
             initialisation=self.initialisation,
         )
 
+    def envelope(self) -> Architecture:
+        depth, heads = (
+            [max(stage) for stage in zip(*choices, strict=True)] for choices in (self.depth, self.num_heads)
+        )
+        largest = {"base_dim": max(self.base_dim), "mlp_ratio": max(self.mlp_ratio), "depth": depth, "num_heads": heads}
+        return self.decode(largest | self.fixed())
+
     def encode(self, architecture: Architecture) -> Settings:
         stages = architecture.stages
         first, entry = stages[0].blocks[0] if stages[0].blocks else None, stages[0].entry

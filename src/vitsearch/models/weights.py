@@ -1,0 +1,101 @@
+"""Initial weights by name, made once for each distinct tensor and kept on the device.
+
+`fresh`: each network has its own initial weights; a tensor depends on (seed, name, shape), as `build` has it.
+`shared`: each network is cut from one supernet with the initial weights of the seed: the first rows and columns of
+every tensor, as AutoFormer's weight entanglement has it. In the supernet the rows of q, k and v take turns, so that a
+network with fewer heads has the first ones of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vitsearch.architecture import Architecture
+from vitsearch.cost import Geometry
+from vitsearch.errors import VitsearchError
+from vitsearch.models.initialise import draw_seed, fan_in, initial_values
+from vitsearch.models.vit import build
+
+WEIGHTS = ("fresh", "shared")
+Key = tuple[str, tuple[int, ...], int]
+
+
+def check_weights(weights: str) -> str:
+    if weights not in WEIGHTS:
+        raise VitsearchError(f"`weights` must be one of {', '.join(WEIGHTS)}, but got {weights!r}")
+    return weights
+
+
+class WeightBank:
+    """The initial values of every tensor that networks ask for, within a bound on memory.
+
+    With an `envelope`, the blueprint of a supernet, the weights are shared; without one they are fresh.
+    """
+
+    def __init__(
+        self,
+        scheme: str,
+        seed: int,
+        device: torch.device,
+        nuclear_norms: Callable[[Sequence[Tensor]], Tensor],
+        most_bytes: int,
+        envelope: Architecture | None = None,
+        geometry: Geometry | None = None,
+    ) -> None:
+        self.scheme, self.device = scheme, device
+        self.seed = draw_seed(torch.Generator().manual_seed(seed))
+        self._nuclear_norms, self._most_bytes, self._bytes = nuclear_norms, most_bytes, 0
+        self._tensors: dict[tuple[Key, bool, torch.dtype], Tensor] = {}
+        self._norms: dict[tuple[Key, bool], float] = {}
+        self._whole: dict[str, Tensor] = {}
+        self._shapes: dict[str, torch.Size] | None = None
+        if envelope is not None:
+            with torch.device("meta"):
+                supernet = build(envelope, geometry or Geometry())
+            self._shapes = {name: parameter.shape for name, parameter in supernet.named_parameters()}
+
+    def get(self, name: str, shape: tuple[int, ...], inputs: int, *, absolute: bool, dtype: torch.dtype) -> Tensor:
+        """The tensor, or its absolute values. `inputs` is the fan-in of its layer."""
+        key = ((name, shape, inputs), absolute, dtype)
+        if key not in self._tensors:
+            values = self._values(name, shape, inputs)
+            values = (values.abs() if absolute else values).to(self.device, dtype)
+            self._bytes += values.nbytes
+            if self._bytes > self._most_bytes:  # all are made again when they are asked for
+                self._tensors.clear()
+                self._bytes = values.nbytes
+            self._tensors[key] = values
+        return self._tensors[key]
+
+    def nuclear_norm(self, name: str, shape: tuple[int, ...], *, absolute: bool) -> float:
+        key = ((name, shape, shape[-1]), absolute)
+        if key not in self._norms:
+            tensor = self.get(*key[0], absolute=absolute, dtype=torch.float32)
+            self._norms[key] = float(self._nuclear_norms([tensor])[0])
+        return self._norms[key]
+
+    @torch.no_grad()
+    def fill(self, network: nn.Module) -> nn.Module:
+        """Give a built network these weights."""
+        shapes = {name: parameter.shape for name, parameter in network.named_parameters()}
+        for name, parameter in network.named_parameters():
+            parameter.copy_(self._values(name, tuple(parameter.shape), fan_in(name, shapes)))
+        return network
+
+    def _values(self, name: str, shape: tuple[int, ...], inputs: int) -> Tensor:
+        if self._shapes is None:
+            return initial_values(name, torch.Size(shape), inputs, self.scheme, self.seed)
+        if name not in self._whole:
+            whole = self._shapes[name]
+            self._whole[name] = initial_values(name, whole, fan_in(name, self._shapes), self.scheme, self.seed)
+        return cut(name, self._whole[name], shape)
+
+
+def cut(name: str, whole: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The part of a supernet's tensor that a network of this shape has."""
+    if ".qkv." in name:
+        whole = torch.cat([whole[: shape[0]][turn::3] for turn in range(3)])
+    return whole[tuple(slice(size) for size in shape)].contiguous()

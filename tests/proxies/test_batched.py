@@ -1,0 +1,192 @@
+"""Many networks at once against the one-at-a-time definitions, on the same weights."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import kendalltau
+
+from vitsearch import evaluate
+from vitsearch.architecture import Settings
+from vitsearch.cost import Geometry
+from vitsearch.evaluate import ProxyEvaluator
+from vitsearch.models import build
+from vitsearch.models.initialise import draw_seed
+from vitsearch.models.weights import WeightBank, cut
+from vitsearch.proxies.batched import BATCHED, can_batch, group_by_skeleton
+from vitsearch.proxies.diversity import nuclear_norms, pair_nuclear_norms
+from vitsearch.spaces import SPACES, decode, sample
+
+GEOMETRY = Geometry(image_size=64, classes=10)
+
+
+def evaluator(names: list[str], **options: Any) -> ProxyEvaluator:
+    return ProxyEvaluator(names, **({"geometry": GEOMETRY, "seed": 1, "device": "cpu", "batch_size": 3} | options))
+
+
+@pytest.mark.parametrize("weights", ["fresh", "shared"])
+@pytest.mark.parametrize("space", [name for name in SPACES if "base" not in name])
+def test_batched_scores_equal_one_at_a_time(space: str, weights: str) -> None:
+    """Every batched proxy, networks of several widths, depths and blocks in one batch."""
+    networks = sample(space, 2 if "small" in space else 4, seed=2)
+    scorer = evaluator(list(BATCHED), weights=weights)
+    for ours, settings in zip(scorer(networks), networks, strict=True):
+        theirs = scorer.one(settings)
+        assert set(ours.scores) == set(BATCHED) and ours.errors == {} and ours.arch == settings
+        for name in BATCHED:
+            # `plain` is a sum of both signs that nearly cancels: it is held to the size of its terms
+            scale = abs(theirs.scores["snip" if name.startswith("plain") else name])
+            assert abs(ours.scores[name] - theirs.scores[name]) <= 2e-4 * scale, name
+
+
+@pytest.mark.parametrize("space", ["autoformer-base", "autoformer-base-wide"])
+def test_large_networks_too(space: str) -> None:
+    networks = sample(space, 2, seed=2)
+    scorer = evaluator(["dss"])
+    for ours, settings in zip(scorer(networks), networks, strict=True):
+        assert ours.scores["dss"] == pytest.approx(scorer.one(settings).scores["dss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("space", ["autoformer-tiny", "autoformer-tiny-plain", "pit"])
+def test_ranking_at_full_size(space: str) -> None:
+    """At 224 px the two agree in rank; the benchmark does the same with 200 networks."""
+    networks = sample(space, 8, seed=3)
+    scorer = evaluator(["dss"], geometry=Geometry())
+    ours = [score.scores["dss"] for score in scorer(networks)]
+    theirs = [scorer.one(settings).scores["dss"] for settings in networks]
+    assert kendalltau(ours, theirs).statistic > 0.999
+    assert max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True)) < 1e-4
+
+
+def test_batch_size_and_company_do_not_matter() -> None:
+    networks = sample("autoformer-micro", 12, seed=4)
+    scorer = evaluator(["dss", "snip"])
+    together = scorer(networks)
+    alone = [scorer([settings])[0] for settings in networks]
+    for one, other in zip(together, alone, strict=True):
+        assert one.scores == pytest.approx(other.scores, rel=1e-5)
+    assert scorer(networks) == scorer(networks) or [s.scores for s in scorer(networks)] == [s.scores for s in together]
+
+
+def test_other_proxies_come_along() -> None:
+    (found,) = evaluator(["params", "dss", "depth"])(sample("pit", 1, seed=0))
+    assert list(found.scores) == ["params", "dss", "depth"] and isinstance(found.scores["params"], int)
+
+
+def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A device that takes three networks at most: eight become four, then two, and the scores are the same."""
+    networks = [dict(s) for s in sample("autoformer-micro", 8, seed=5)]
+    expected = [score.scores for score in evaluator(["dss"])(networks)]
+    whole = evaluate.score_group
+
+    def small_device(plans: list[Any], *arguments: Any, **options: Any) -> Any:
+        if len(plans) > 3:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return whole(plans, *arguments, **options)
+
+    monkeypatch.setattr(evaluate, "score_group", small_device)
+    scorer = evaluator(["dss"])
+    scorer.at_once = 8
+    same_width = [settings | {"embed_dim": 32} for settings in networks]
+    with caplog.at_level(logging.WARNING, "vitsearch"):
+        found = scorer(same_width)
+    assert scorer.at_once == 2 and "2 networks at once from here on" in caplog.text
+    plain = evaluator(["dss"])(same_width)
+    assert [s.scores["dss"] for s in found] == pytest.approx([s.scores["dss"] for s in plain], rel=1e-5)
+    assert len(expected) == 8
+
+
+def test_memory_bounds_the_batch() -> None:
+    networks = sample("autoformer-tiny", 4, seed=6)
+    scorer = evaluator(["dss"], memory=1)
+    assert len(scorer(networks)) == 4 and scorer.at_once == 1
+    roomy = evaluator(["dss"], memory=64 << 30)
+    roomy(networks)
+    assert roomy.at_once is not None and roomy.at_once > 100
+
+
+def test_groups_share_a_skeleton_and_keep_their_order() -> None:
+    plans = {number: decode(settings) for number, settings in enumerate(sample("autoformer-tiny", 30, seed=7))}
+    groups = group_by_skeleton(plans)
+    assert sorted(number for group in groups for number in group) == list(range(30))
+    for group in groups:
+        assert group == sorted(group) and len({plans[number].stages[0].width for number in group}) == 1
+
+
+def test_what_cannot_be_batched_is_scored_alone() -> None:
+    from vitsearch.architecture import Absent, Architecture, Attention, Patch, Stage
+
+    blocks = (Attention(heads=2, head_dim=8, hidden=32), Absent())
+    plan = Architecture(stages=(Stage(entry=Patch(size=16, stride=16), width=16, blocks=blocks),))
+    assert not can_batch(plan) and can_batch(decode(sample("pit", 1)[0]))
+
+
+@pytest.mark.parametrize("spectrum", ["rank one", "decaying", "flat", "zero"])
+def test_pair_nuclear_norms_are_right_whatever_the_spectrum(spectrum: str) -> None:
+    """Where the few vectors do not suffice, the bound notices and the exact norm is taken."""
+    generator = torch.Generator().manual_seed(0)
+    dy = torch.randn(3, 80, 96, generator=generator)
+    x = torch.randn(3, 80, 64, generator=generator)
+    if spectrum == "rank one":
+        x = x[:, :1] + 1e-6 * x
+        dy = dy[:, :1] + 1e-6 * dy
+    elif spectrum == "decaying":
+        x = x * torch.logspace(0, -6, 64)
+    elif spectrum == "zero":
+        dy = torch.zeros_like(dy)
+    expected = torch.linalg.svdvals((dy.transpose(1, 2) @ x).double()).sum(-1)
+    torch.testing.assert_close(pair_nuclear_norms(dy, x), expected, rtol=1e-4, atol=1e-12)
+
+
+def bank(space: str, weights: str, seed: int = 1) -> WeightBank:
+    found = SPACES[space]
+    envelope = found.envelope() if weights == "shared" else None
+    scheme = found.envelope().initialisation
+    return WeightBank(scheme, seed, torch.device("cpu"), nuclear_norms, 1 << 40, envelope, GEOMETRY)
+
+
+@pytest.mark.parametrize("space", ["autoformer-micro", "pit", "pit-xs"])
+def test_fresh_weights_are_those_of_build(space: str) -> None:
+    settings = sample(space, 1, seed=8)[0]
+    filled = bank(space, "fresh").fill(build(settings, GEOMETRY, seed=99))
+    expected = build(settings, GEOMETRY, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(filled.parameters(), expected.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_shared_weights_are_slices_of_one_supernet(space: str) -> None:
+    """Row r of the supernet's qkv belongs to q, k or v by r mod 3; everything else is a leading slice."""
+    settings = sample(space, 1, seed=9)[0]
+    supernet = dict(build(SPACES[space].envelope(), GEOMETRY, seed=1).named_parameters())
+    assert draw_seed(torch.Generator().manual_seed(1)) == bank(space, "shared").seed
+    network = bank(space, "shared").fill(build(settings, GEOMETRY))
+    for name, parameter in network.named_parameters():
+        whole = supernet[name].detach()
+        if ".qkv." in name:
+            rows = [3 * row + turn for turn in range(3) for row in range(parameter.shape[0] // 3)]
+            whole = whole[rows]
+        expected = whole[tuple(slice(size) for size in parameter.shape)]
+        assert torch.equal(parameter, expected), name
+        assert torch.equal(cut(name, supernet[name].detach(), tuple(parameter.shape)), expected)
+
+
+def test_a_full_bank_forgets_and_makes_again() -> None:
+    small = WeightBank("autoformer", 0, torch.device("cpu"), nuclear_norms, most_bytes=1000)
+    first = small.get("a.weight", (10, 10), 10, absolute=True, dtype=torch.float32).clone()
+    for index in range(20):
+        small.get(f"b{index}.weight", (10, 10), 10, absolute=True, dtype=torch.float32)
+    assert small._bytes <= 1000
+    assert torch.equal(small.get("a.weight", (10, 10), 10, absolute=True, dtype=torch.float32), first)
+    expected = torch.linalg.svdvals(first.double()).sum()
+    assert small.nuclear_norm("a.weight", (10, 10), absolute=True) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_weights_must_be_known() -> None:
+    from vitsearch.errors import VitsearchError
+
+    settings: Settings = sample("pit", 1)[0]
+    with pytest.raises(VitsearchError, match="`weights` must be one of fresh, shared, but got 'old'"):
+        evaluator(["dss"], weights="old")([settings])

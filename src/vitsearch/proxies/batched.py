@@ -1,9 +1,9 @@
 """Many networks at once: the same proxies, without building networks and without per-network weight gradients.
 
 Networks are grouped by the widths of their stages. A group goes through the layers together, [n networks, B images,
-S tokens, C channels]; at each block it splits into those that have the same block, whose weights are then the same
-tensor, so that every linear layer is one large matrix product. The backward pass hands each linear layer its inputs X
-and output gradients dY for every network, from which a proxy takes what it needs:
+S tokens, C channels]; at each block it splits into those that have the same heads, then into those that have the same
+MLP, whose weights are the same tensor, so that every linear layer is one large matrix product. The backward pass hands
+each linear layer its inputs X and output gradients dY for every network, from which a proxy takes what it needs:
 
     sum(g w)   = sum(dY * Y) over tokens, since Y = X w^T            (DSS's MLP term, SynFlow, plain)
     ||g||_nuc  from products of g = dY^T X with a few vectors         (DSS's attention term; see `pair_nuclear_norms`)
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -306,30 +306,45 @@ class Pass:
         return torch.cat([self.linear(x[:, :, :1], f"{name}.fc", width, self.all_networks), pooled], 2)
 
     def blocks(self, x: Tensor, blocks: Sequence[Any], name: str, side: int) -> Tensor:
-        """One position in the depth: networks with equal blocks go on together, those without one stay."""
-        members: dict[Attention | None, list[int]] = {}
-        for network, block in enumerate(blocks):
-            members.setdefault(block, []).append(network)
-        if len(members) == 1 and None not in members:
-            return self.block(x, blocks[0], name, side, self.all_networks)
-        parts = []
-        for block, group in members.items():
-            networks = torch.tensor(group, device=x.device)
-            part = x.index_select(0, networks)
-            parts.append(part if block is None else self.block(part, block, name, side, networks))
-        order = torch.tensor([network for group in members.values() for network in group], device=x.device)
-        return torch.cat(parts).index_select(0, order.argsort())
+        """One position in the depth: attention with those of equal heads, then the MLP with those of equal width."""
+        heads = [None if block is None else (block.heads, block.head_dim, block.relative_distance) for block in blocks]
+        x = self.split(x, blocks, heads, partial(self.attention_half, name=name, side=side))
+        hidden = [None if block is None else block.hidden for block in blocks]
+        return self.split(x, blocks, hidden, partial(self.mlp_half, name=name))
 
-    def block(self, x: Tensor, block: Attention, name: str, side: int, networks: Tensor) -> Tensor:
-        eps, width = self.plans[0].norm_eps, x.shape[-1]
+    def split(self, x: Tensor, blocks: Sequence[Any], keys: Sequence[Any], half: Callable[..., Tensor]) -> Tensor:
+        """Networks with equal keys go on together; those with the key None have no block here and stay as they are."""
+        members: dict[Any, list[int]] = {}
+        for network, key in enumerate(keys):
+            members.setdefault(key, []).append(network)
+        if len(members) == 1 and None not in members:
+            return half(x, blocks[0], self.all_networks)
+        groups = list(members.values())
+        sizes = [len(group) for group in groups]
+        order = torch.tensor([network for group in groups for network in group])
+        moved = torch.cat([order, order.argsort()]).to(x.device, non_blocking=True)  # one transfer for all indices
+        there, back = moved[: self.count], moved[self.count :]
+        parts = [
+            part if key is None else half(part, blocks[group[0]], networks)
+            for key, group, networks, part in zip(
+                members, groups, torch.split(there, sizes), torch.split(x.index_select(0, there), sizes), strict=True
+            )
+        ]
+        return torch.cat(parts).index_select(0, back)
+
+    def attention_half(self, x: Tensor, block: Attention, networks: Tensor, *, name: str, side: int) -> Tensor:
         inner = block.heads * block.head_dim
-        qkv = self.linear(self.norm(x, f"{name}.norm1", eps, networks), f"{name}.attn.qkv", 3 * inner, networks)
+        normal = self.norm(x, f"{name}.norm1", self.plans[0].norm_eps, networks)
+        qkv = self.linear(normal, f"{name}.attn.qkv", 3 * inner, networks)
         qkv = qkv.reshape(*qkv.shape[:3], 3, block.heads, block.head_dim)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each [n, B, H, S, D]
         out = self.attention(q, k, v, block, f"{name}.attn", side, networks)
-        x = x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", width, networks)
-        hidden = self.linear(self.norm(x, f"{name}.norm2", eps, networks), f"{name}.mlp.fc1", block.hidden, networks)
-        return x + self.linear(F.gelu(hidden), f"{name}.mlp.fc2", width, networks)
+        return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", x.shape[-1], networks)
+
+    def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, *, name: str) -> Tensor:
+        normal = self.norm(x, f"{name}.norm2", self.plans[0].norm_eps, networks)
+        hidden = self.linear(normal, f"{name}.mlp.fc1", block.hidden, networks)
+        return x + self.linear(F.gelu(hidden), f"{name}.mlp.fc2", x.shape[-1], networks)
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, block: Attention, name: str, side: int, networks: Tensor
@@ -342,8 +357,7 @@ class Pass:
         size = (block.relative_rows, block.head_dim)
         leaves = ("key_rows", "key_columns", "value_rows", "value_columns")
         tables = [self.own(f"{name}.relative.{leaf}", size, networks)[:, None, None] for leaf in leaves]
-        maps = relative_maps(side, block.relative_distance)
-        choices = [choice.to(q.device, q.dtype) for choice in (maps.row_choice, maps.column_choice)]
+        choices = _choices(side, block.relative_distance, q.device, q.dtype)
         by_row, by_column = (q @ table.transpose(-2, -1) for table in tables[:2])  # [n, B, H, S, R]
         rows, columns = (_per_token(by, choice) for by, choice in zip((by_row, by_column), choices, strict=True))
         patches = (rows[..., :, None] + columns[..., None, :]).flatten(-2)
@@ -355,6 +369,12 @@ class Pass:
         by_column = at_class + _per_token(grid.sum(-2), choices[1].transpose(1, 2))
         out: Tensor = weights @ v + by_row @ tables[2] + by_column @ tables[3]
         return out
+
+
+@lru_cache(maxsize=32)
+def _choices(side: int, distance: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    maps = relative_maps(side, distance)
+    return maps.row_choice.to(device, dtype), maps.column_choice.to(device, dtype)
 
 
 def _per_token(x: Tensor, choice: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 demo: install
 	rm -rf demo
 	$(BIN)/vitsearch search autoformer-tiny --strategy random --objective dss,snip --data digits --batch-size 4 \
-	  --max-params 6M --trials 100 --seed 0 --out demo/run
+	  --max-params 6M --trials 200 --seed 0 --out demo/run
 	$(BIN)/vitsearch export demo/run#best --format timm --out demo/best
 	$(BIN)/python -c 'import vitsearch.models, timm; \
 	  n = timm.create_model("local-dir:demo/best", pretrained=True); \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ["README.md", "docs/extending.md", "docs/methods.md"]
+PAGES = ["README.md", "docs/extending.md", "docs/methods.md", "docs/scoring.md"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -54,3 +55,19 @@ def test_every_command_and_space_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     for name in [*PROXIES, *STRATEGIES]:
         assert f"`{name}`" in text, name
+
+
+def test_the_table_of_the_docs_is_what_was_measured() -> None:
+    ran = subprocess.run([sys.executable, ROOT / "benchmarks" / "render.py", "--check"], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_benchmarks_print_rows(tmp_path: Path) -> None:
+    """The quick form, on one space and few networks: the contract's keys, nothing else on stdout."""
+    options = ["--quick", "--json", "--networks", "2", "--compared", "2"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "scoring.py"), *options]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    rows = json.loads(ran.stdout)
+    assert {"name", "device", "machine", "commit", "dirty", "seconds", "speedup"} <= set(rows[0])
+    assert rows[0]["name"] == "dss/autoformer-tiny/fresh" and rows[0]["max_relative_error"] < 1e-4
+    assert all(row["speedup"] is None for row in rows if row["name"].startswith(("reference/", "baseline/")))

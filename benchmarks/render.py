@@ -18,8 +18,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     first = rows[0]
     versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
     lines = [
-        f"\n**{first['machine']}** ({first['device']}, {first['threads']} threads; {versions}; commit {first['commit']})\n",
-        "| proxy / space / weights | networks/s | reference/s | plain loop/s | speed-up | largest error | tau | compared |",
+        f"\n**{first['machine']}** ({first['device']}, {first['threads']} threads; {versions}; {first['commit']})\n",
+        "| proxy / space / weights | networks/s | reference/s | plain loop/s | speed-up | largest error | tau | of |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

@@ -166,6 +166,28 @@ def test_trials_of_a_study_bring_their_input_size_and_seed(cli: Cli, study: Path
     )
 
 
+def test_a_study_on_shared_weights_is_scored_on_them_again(cli: Cli, tmp_path: Path) -> None:
+    options = (
+        "--objective",
+        "dss",
+        "--weights",
+        "shared",
+        "--memory",
+        "1G",
+        "--trials",
+        3,
+        "--out",
+        tmp_path / "run",
+        *SMALL,
+    )
+    assert cli("search", "autoformer-micro", *options).code == 0
+    trial = json.loads((tmp_path / "run" / "trials.jsonl").read_text().splitlines()[1])
+    (again,) = cli("score", f"{tmp_path / 'run'}#1", "--json").json()
+    assert again["weights"] == "shared" and again["scores"]["dss"] == pytest.approx(trial["measured"]["dss"], rel=1e-5)
+    (fresh,) = cli("score", f"{tmp_path / 'run'}#1", "--weights", "fresh", "--json").json()
+    assert fresh["scores"]["dss"] != pytest.approx(again["scores"]["dss"], rel=1e-3)
+
+
 def test_all_trials_failing_is_said(cli: Cli, tmp_path: Path) -> None:
     plugin = tmp_path / "hopeless.py"
     plugin.write_text(
@@ -224,6 +246,8 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "bad seed": (("search", "pit", "--seed", "-1", "--out", "x"), "`seed` must be a whole number from 0 to"),
     "out in a file": (("search", "pit", "--out", "/dev/null/run", "--objective", "params"), "/dev/null"),
+    "unknown weights": (("search", "pit", "--weights", "old", "--out", "x"), "`weights` must be one of fresh, shared"),
+    "no memory": (("search", "pit", "--memory", "0", "--out", "x"), "`--memory` must be a positive whole number"),
     "bad format": (("export", "x.json", "--format", "onx", "--out", "y"), "`--format` must be timm, but got 'onx'"),
     "no patch": (("search", "pit", "--patch-size", "0", "--out", "x"), "`patch_size` must be a whole number from 1"),
     "huge quantity": (("sample", "pit", "--max-params", "1e999999M"), "`--max-params` must be"),

@@ -44,11 +44,12 @@ def read_limits(min_params: str | None, max_params: str | None, min_macs: str | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """An architecture as it was given, and what its study says about input and seed."""
+    """An architecture as it was given, and what its study says about input, seed and weights."""
 
     understood: Understood
     geometry: Geometry = IMAGENET
     seed: int = 0
+    weights: str = "fresh"
 
     @property
     def settings(self) -> Settings:
@@ -112,4 +113,5 @@ def _read_trial(path: str, trial: str) -> Given:
 
     study = Study.open(path)
     understood = understand(study.trial(trial).settings)
-    return Given(understood=understood, geometry=study.plan.geometry, seed=study.plan.seed)
+    plan = study.plan
+    return Given(understood=understood, geometry=plan.geometry, seed=plan.seed, weights=plan.weights)

@@ -236,7 +236,7 @@ def score(
     ] = None,
     image_size: ImageSizeOption = None,
     classes: ClassesOption = None,
-    weights: WeightsOption = "fresh",
+    weights: Annotated[str | None, typer.Option("--weights", help="fresh or shared [fresh, or the study's].")] = None,
     memory: MemoryOption = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -251,20 +251,21 @@ def score(
     note_outside(given)
     classes = classes if classes is not None else open_data(data).classes
     names = proxy.split(",")
-    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size, "weights": weights}
+    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size}
     options["memory"] = read_quantity("--memory", memory)
-    groups: dict[tuple[Geometry, int], list[int]] = {}
+    groups: dict[tuple[Geometry, int, str], list[int]] = {}
     for number, item in enumerate(given):
         geometry = choose_geometry(item.geometry, image_size, classes)
-        groups.setdefault((geometry, item.seed if seed is None else seed), []).append(number)
+        key = (geometry, item.seed if seed is None else seed, item.weights if weights is None else weights)
+        groups.setdefault(key, []).append(number)
     rows: dict[int, dict[str, Any]] = {}
     with progress_bar("scoring", len(given) + len(timm or [])) as tick:
-        for (geometry, used), numbers in groups.items():
-            evaluator = ProxyEvaluator(names, geometry=geometry, seed=used, **options)
+        for (geometry, used, scheme), numbers in groups.items():
+            evaluator = ProxyEvaluator(names, geometry=geometry, seed=used, weights=scheme, **options)
             for start in range(0, len(numbers), SCORED_AT_ONCE):
                 part = numbers[start : start + SCORED_AT_ONCE]
                 found = evaluator([given[number].settings for number in part])
-                rows |= {number: score_json(one, used, weights) for number, one in zip(part, found, strict=True)}
+                rows |= {number: score_json(one, used, scheme) for number, one in zip(part, found, strict=True)}
                 tick(len(rows))
         for model in timm or []:
             geometry = choose_geometry(IMAGENET, image_size, classes)

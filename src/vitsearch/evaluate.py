@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -38,9 +38,6 @@ class Score:
     scores: dict[str, float]
     errors: dict[str, str]
     seconds: float
-
-
-Evaluator: TypeAlias = Callable[[Sequence[Settings]], list[Score]]
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -126,6 +123,7 @@ class ProxyEvaluator:
                 break
             except RuntimeError as error:
                 if not is_out_of_memory(error) or self.at_once in (None, 1):
+                    log.warning("%d networks could not be scored together: %s", len(able), describe_failure(error))
                     known = {}  # one by one, each failure has its own reason
                     break
                 self.at_once = (self.at_once or 2) // 2
@@ -142,7 +140,8 @@ class ProxyEvaluator:
             exact = precision(plans[group[0]]) == torch.float64 or "synflow" in names
             width = 8 if exact else 4
             each = max(bytes_per_network(plans[number], self.geometry, images, width) for number in group)
-            self.at_once = max(1, self.memory * 3 // 4 // each)
+            fits = max(1, self.memory * 3 // 4 // each)
+            self.at_once = 1 << (fits.bit_length() - 1)  # a power of two does not follow every change in free memory
         for start in range(0, len(group), self.at_once):
             part, began = group[start : start + self.at_once], time.perf_counter()
             chosen = [plans[number] for number in part]
@@ -197,10 +196,10 @@ def free_memory(device: torch.device) -> int:
     """Bytes that are free for tensors on this device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # not every system says
-        return 4 << 30
+    table = Path("/proc/meminfo")  # Linux: counts what the page cache would give back
+    lines = table.read_text().splitlines() if table.exists() else []
+    available = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    return available[0] if available else 4 << 30
 
 
 def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, bytes_per_number: int) -> int:

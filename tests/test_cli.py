@@ -184,6 +184,8 @@ def test_a_study_on_shared_weights_is_scored_on_them_again(cli: Cli, tmp_path: P
     trial = json.loads((tmp_path / "run" / "trials.jsonl").read_text().splitlines()[1])
     (again,) = cli("score", f"{tmp_path / 'run'}#1", "--json").json()
     assert again["weights"] == "shared" and again["scores"]["dss"] == pytest.approx(trial["measured"]["dss"], rel=1e-5)
+    exported = cli("export", f"{tmp_path / 'run'}#best", "--out", tmp_path / "best", "--json")
+    assert exported.code == 0 and "fresh initial weights" in exported.err
     (fresh,) = cli("score", f"{tmp_path / 'run'}#1", "--weights", "fresh", "--json").json()
     assert fresh["scores"]["dss"] != pytest.approx(again["scores"]["dss"], rel=1e-3)
 

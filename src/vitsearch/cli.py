@@ -390,6 +390,8 @@ def export(
         raise VitsearchError(f"`--format` must be timm, but got {format!r}.{did_you_mean(format, ['timm'])}")
     given = read_architecture(arch)
     note_outside([given])
+    if given.weights != "fresh":
+        log.warning("note: the study scored slices of a supernet; what is written has fresh initial weights")
     from vitsearch.export import export_timm
 
     used = given.seed if seed is None else seed

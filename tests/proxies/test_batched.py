@@ -68,7 +68,7 @@ def test_batch_size_and_company_do_not_matter() -> None:
     alone = [scorer([settings])[0] for settings in networks]
     for one, other in zip(together, alone, strict=True):
         assert one.scores == pytest.approx(other.scores, rel=1e-5)
-    assert scorer(networks) == scorer(networks) or [s.scores for s in scorer(networks)] == [s.scores for s in together]
+    assert [score.scores for score in scorer(networks)] == [score.scores for score in together]
 
 
 def test_other_proxies_come_along() -> None:
@@ -79,7 +79,6 @@ def test_other_proxies_come_along() -> None:
 def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A device that takes three networks at most: eight become four, then two, and the scores are the same."""
     networks = [dict(s) for s in sample("autoformer-micro", 8, seed=5)]
-    expected = [score.scores for score in evaluator(["dss"])(networks)]
     whole = evaluate.score_group
 
     def small_device(plans: list[Any], *arguments: Any, **options: Any) -> Any:
@@ -96,7 +95,6 @@ def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch, caplog:
     assert scorer.at_once == 2 and "2 networks at once from here on" in caplog.text
     plain = evaluator(["dss"])(same_width)
     assert [s.scores["dss"] for s in found] == pytest.approx([s.scores["dss"] for s in plain], rel=1e-5)
-    assert len(expected) == 8
 
 
 def test_memory_bounds_the_batch() -> None:

@@ -2,10 +2,13 @@
 
     python benchmarks/scoring.py --quick --json                 # under 50 s on two cores
     python benchmarks/scoring.py --device cuda --out benchmarks/results/scoring-h200.json --commit HASH
+    python benchmarks/scoring.py --device cuda --only sweeps --out benchmarks/results/sweeps-h200.json --commit HASH
 
 In one run, on the same weights: the batched scorer, the one-at-a-time reference (float32 forward and backward as the
 proxy has it, singular values in float64), and the best plain loop (one network at a time, no copies, the fastest exact
-nuclear norm of torch). A row's speed-up is the reference's time for a network over the batched scorer's.
+nuclear norm of torch). A row's speed-up is the reference's time for a network over the batched scorer's. Timing takes
+a few networks of the reference; errors and Kendall's tau take `--compared` of them (200), whose networks are made and
+whose singular values are taken on all cores.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from scipy.stats import kendalltau
+from torch import Tensor
 
 import vitsearch
 from vitsearch.cost import Geometry
@@ -34,17 +40,24 @@ from vitsearch.spaces import decode
 
 PROXIES = ("dss", "snip", "synflow", "grad_norm")
 SPACES = ("autoformer-tiny", "autoformer-small", "autoformer-base", "pit")
-CHUNK = {"cpu": 16, "cuda": 2048}
-COMPARED = {"autoformer-tiny": 60, "autoformer-small": 24, "autoformer-base": 10, "pit": 60}  # what minutes allow
+CHUNK = {"cpu": 32, "cuda": 2048}
+SEARCHES = (
+    ("autoformer-tiny", "dss", "fresh"),
+    ("autoformer-tiny", "dss", "shared"),
+    ("autoformer-tiny", "snip", "fresh"),
+    ("autoformer-tiny", "synflow", "fresh"),
+    ("autoformer-base", "dss", "fresh"),
+)
+Settings = dict[str, Any]
 
 
-def reference_dss(evaluator: ProxyEvaluator, settings: dict[str, Any]) -> float:
-    """TF-TAS eq. 4-6 for one network, nuclear norms from singular values in float64."""
+def subject_of(evaluator: ProxyEvaluator, settings: Settings) -> Subject:
+    """The network of these settings, built, with its initial weights."""
     plan = decode(settings)
     network = build(plan, evaluator.geometry, seed=evaluator.seed)
     if evaluator.weights == "shared":
         evaluator.bank(settings, plan).fill(network)
-    subject = Subject(
+    return Subject(
         name="reference",
         network=lambda: network,
         batch=evaluator.batch,
@@ -52,14 +65,63 @@ def reference_dss(evaluator: ProxyEvaluator, settings: dict[str, Any]) -> float:
         architecture=plan,
         device=evaluator.device,
     )
-    weights, gradients = subject.absolute(precision(plan))
-    total = torch.zeros((), dtype=torch.float64, device=evaluator.device)
-    for name in subject.linears["attention"]:
-        norms = [torch.linalg.svdvals(matrix[name].double()).sum() for matrix in (weights, gradients)]
-        total += norms[0] * norms[1]
-    for name in subject.linears["mlp"]:
-        total += (weights[name] * gradients[name]).sum(dtype=torch.float64)
-    return float(total)
+
+
+def parts_of_dss(subject: Subject) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """TF-TAS eq. 4-6: the attention matrices with their gradients in float64, and the sum over the MLPs."""
+    weights, gradients = subject.absolute(precision(subject.architecture))
+    pairs = [(weights[name].double(), gradients[name].double()) for name in subject.linears["attention"]]
+    products = [(weights[name] * gradients[name]).sum(dtype=torch.float64) for name in subject.linears["mlp"]]
+    return pairs, torch.stack(products).sum()
+
+
+def sum_of_parts(pairs: list[tuple[Tensor, Tensor]], rest: Tensor) -> float:
+    norms = [torch.linalg.svdvals(weight).sum() * torch.linalg.svdvals(gradient).sum() for weight, gradient in pairs]
+    return float(torch.stack(norms).sum() + rest)
+
+
+def reference(evaluator: ProxyEvaluator, settings: Settings, proxy: str) -> float:
+    if proxy == "dss":
+        return sum_of_parts(*parts_of_dss(subject_of(evaluator, settings)))
+    return evaluator.one(settings).scores[proxy]
+
+
+def exact_scores(
+    networks: list[Settings], proxies: list[str], device: torch.device, weights: str
+) -> dict[str, list[float]]:
+    """The reference's numbers for many networks: each is built once for all proxies, in threads, as are the SVDs."""
+    others = [proxy for proxy in proxies if proxy != "dss"]
+    evaluator = ProxyEvaluator(others, geometry=Geometry(), seed=0, device=device, weights=weights)
+    found: dict[str, list[float]] = {proxy: [] for proxy in others}
+    waiting: list[Future[float]] = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for subject in _ahead(pool, evaluator, networks, threads):
+                scores = evaluator.examine(subject, {}).scores
+                for proxy in others:
+                    found[proxy].append(scores[proxy])
+                if "dss" in proxies:
+                    pairs, rest = parts_of_dss(subject)
+                    moved = [(weight.cpu(), gradient.cpu()) for weight, gradient in pairs]
+                    waiting.append(pool.submit(sum_of_parts, moved, rest.cpu()))
+            if "dss" in proxies:
+                found["dss"] = [future.result() for future in waiting]
+    finally:
+        torch.set_num_threads(threads)
+    return found
+
+
+def _ahead(
+    pool: ThreadPoolExecutor, evaluator: ProxyEvaluator, networks: list[Settings], ahead: int
+) -> Iterator[Subject]:
+    coming = [pool.submit(subject_of, evaluator, settings) for settings in networks[:ahead]]
+    for settings in [*networks[ahead:], *[None] * ahead]:
+        if coming:
+            yield coming.pop(0).result()
+        if settings is not None:
+            coming.append(pool.submit(subject_of, evaluator, settings))
 
 
 def timed(device: torch.device, work: Callable[[], Any]) -> tuple[float, Any]:
@@ -81,59 +143,100 @@ def in_chunks(evaluator: ProxyEvaluator, networks: list[dict[str, Any]], proxy: 
     ]
 
 
-def measure(proxy: str, space: str, weights: str, device: torch.device, counts: dict[str, int]) -> list[dict[str, Any]]:
+def typical(networks: list[Settings], few: int) -> list[Settings]:
+    """A few networks whose sizes are spread as those of all are."""
+    by_size = sorted(networks, key=lambda settings: vitsearch.cost_of(settings).macs)
+    return [by_size[(2 * number + 1) * len(networks) // (2 * few)] for number in range(few)]
+
+
+def measure(
+    proxy: str, space: str, weights: str, device: torch.device, networks: list[Settings], few: int, exact: list[float]
+) -> list[dict[str, Any]]:
     """Three rows: batched, reference, plain loop."""
     evaluator = ProxyEvaluator([proxy], geometry=Geometry(), seed=0, device=device, weights=weights)
-    networks = vitsearch.sample(space, counts["networks"], seed=1)
-    some, few = networks[: counts["compared"]], networks[: counts["reference"]]
-
-    def reference(settings: dict[str, Any]) -> float:
-        return reference_dss(evaluator, settings) if proxy == "dss" else evaluator.one(settings).scores[proxy]
-
     in_chunks(evaluator, networks[: CHUNK[device.type]], proxy)  # warm up: weights, kernels, the size of a batch
-    reference(networks[0])
+    reference(evaluator, networks[0], proxy)
+    reset_peak_memory(device)
     seconds, ours = timed(device, lambda: in_chunks(evaluator, networks, proxy))
-    reference_seconds, theirs = timed(device, lambda: [reference(settings) for settings in few])
-    loop_seconds, _ = timed(device, lambda: [evaluator.one(settings) for settings in few])
-    theirs += [reference(settings) for settings in some[len(few) :]]
-    errors = [abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=False)]
-    name, per_network = f"{proxy}/{space}/{weights}", reference_seconds / len(few)
+    memory = peak_memory(device)
+    some = typical(networks, few)
+    reference_seconds, _ = timed(device, lambda: [reference(evaluator, settings, proxy) for settings in some])
+    loop_seconds, _ = timed(device, lambda: [evaluator.one(settings) for settings in some])
+    errors = [abs(a - b) / abs(b) for a, b in zip(ours, exact, strict=False)]
+    name, per_network = f"{proxy}/{space}/{weights}", reference_seconds / few
     batched = {
         "name": name,
         "seconds": seconds,
         "networks": len(networks),
         "architectures_per_second": len(networks) / seconds,
         "speedup": per_network / (seconds / len(networks)),
-        "compared": len(theirs),
-        "kendall_tau": float(kendalltau(ours[: len(theirs)], theirs).statistic),
+        "compared": len(exact),
+        "kendall_tau": float(kendalltau(ours[: len(exact)], exact).statistic),
         "max_relative_error": max(errors),
         "at_once": evaluator.at_once,
-        "peak_memory_bytes": peak_memory(device),
+        "memory_bound_bytes": evaluator.memory,
+        "peak_memory_bytes": memory,
     }
     others = {"reference": reference_seconds, "baseline/plain-loop": loop_seconds}
     return [batched] + [
         {
             "name": f"{kind}/{name}",
             "seconds": taken,
-            "networks": len(few),
-            "architectures_per_second": len(few) / taken,
+            "networks": few,
+            "architectures_per_second": few / taken,
             "speedup": None,
         }
         for kind, taken in others.items()
     ]
 
 
-def sweep(space: str, device: torch.device, counts: list[int]) -> list[dict[str, Any]]:
+def sweep_counts(device: torch.device, counts: list[int]) -> Iterator[dict[str, Any]]:
     """Time and peak memory against the number of networks: one grows in proportion, the other does not."""
     evaluator = ProxyEvaluator(["dss"], seed=0, device=device)
-    in_chunks(evaluator, vitsearch.sample(space, CHUNK[device.type], seed=3), "dss")
-    rows = []
+    in_chunks(evaluator, vitsearch.sample("autoformer-tiny", CHUNK[device.type], seed=3), "dss")
     for count in counts:
-        networks = vitsearch.sample(space, count, seed=4)
+        networks = vitsearch.sample("autoformer-tiny", count, seed=4)
+        reset_peak_memory(device)
         seconds, _ = timed(device, lambda networks=networks: in_chunks(evaluator, networks, "dss"))
-        row = {"name": f"sweep/dss/{space}/fresh/{count}", "seconds": seconds, "networks": count, "speedup": None}
-        rows.append(row | {"architectures_per_second": count / seconds, "peak_memory_bytes": peak_memory(device)})
-    return rows
+        row = {"name": f"networks/dss/autoformer-tiny/fresh/{count}", "seconds": seconds, "networks": count}
+        speed = {"architectures_per_second": count / seconds, "speedup": None}
+        yield row | speed | {"peak_memory_bytes": peak_memory(device)}
+
+
+def sweep_batches(device: torch.device, sizes: list[int]) -> Iterator[dict[str, Any]]:
+    """Networks in a second against the number that go through together."""
+    for proxy in ("dss", "snip"):
+        for size in sizes:
+            networks = vitsearch.sample("autoformer-tiny", min(2048, 8 * size), seed=4)
+            evaluator = ProxyEvaluator([proxy], seed=0, device=device)
+            evaluator.at_once = size
+            in_chunks(evaluator, networks, proxy)
+            reset_peak_memory(device)
+            seconds, _ = timed(device, lambda e=evaluator, n=networks, p=proxy: in_chunks(e, n, p))
+            if evaluator.at_once != size:
+                return  # out of memory
+            row = {"name": f"batch/{proxy}/autoformer-tiny/fresh/{size}", "seconds": seconds, "networks": len(networks)}
+            speed = {"architectures_per_second": len(networks) / seconds, "speedup": None, "at_once": size}
+            yield row | speed | {"peak_memory_bytes": peak_memory(device)}
+
+
+def whole_searches(device: torch.device, trials: int) -> Iterator[dict[str, Any]]:
+    """`vitsearch search` from the start of its process to the closed journal."""
+    for space, proxy, weights in SEARCHES:
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--objective", proxy, "--weights", weights, "--trials", str(trials), "--device", device.type]
+            command = [sys.executable, "-m", "vitsearch", "search", space, *options, "--out", f"{folder}/run"]
+            seconds, _ = timed(device, lambda c=command: subprocess.run(c, check=True, capture_output=True))
+            lines = len(Path(folder, "run", "trials.jsonl").read_text().splitlines())
+        name = f"search/{proxy}/{space}/{weights}/{trials}"
+        yield {"name": name, "seconds": seconds, "networks": lines, "speedup": None} | {
+            "architectures_per_second": lines / seconds
+        }
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
 
 
 def peak_memory(device: torch.device) -> int:
@@ -170,45 +273,65 @@ def processor() -> str:
     )
 
 
+def speeds(options: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
+    small = device.type == "cpu"
+    work = [(space, "fresh", list(options.proxies)) for space in options.spaces]
+    work.insert(1, (options.spaces[0], "shared", ["dss"]))
+    if options.quick:
+        work = [
+            ("autoformer-tiny", "fresh", ["dss"]),
+            ("autoformer-tiny", "shared", ["dss"]),
+            ("pit", "fresh", ["dss"]),
+        ]
+    compared = options.compared or (4 if options.quick else 12 if small else 200)
+    few = 4 if options.quick else 6 if small else 10
+    for space, weights, proxies in work:
+        networks = vitsearch.sample(space, max(options.networks or 2048, compared), seed=1)
+        exact = exact_scores(networks[:compared], proxies, device, weights)
+        for proxy in proxies:
+            count = 16 if options.quick else 32 if small else 512 if space == "autoformer-base" else 2048
+            if proxy in ("snip", "grad_norm") and not small:
+                count = 256 if space == "autoformer-base" else 1024
+            chosen = networks[: max(options.networks or count, compared)]
+            yield from measure(proxy, space, weights, device, chosen, few, exact[proxy])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--quick", action="store_true", help="DSS on two spaces, few networks")
     parser.add_argument("--json", action="store_true", help="rows on stdout")
+    parser.add_argument("--only", choices=["speeds", "sweeps", "searches"], default="speeds")
     parser.add_argument("--networks", type=int, help="networks in each batched measurement")
     parser.add_argument("--compared", type=int, help="networks compared with the reference")
-    parser.add_argument("--sweep", type=int, nargs="*", default=[], help="numbers of networks for the sweep")
+    parser.add_argument("--counts", type=int, nargs="*", default=[1000, 10_000, 100_000], help="of --only sweeps")
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 4, 16, 64, 256, 512], help="of --only sweeps")
+    parser.add_argument("--trials", type=int, default=8000, help="of --only searches")
     parser.add_argument("--spaces", nargs="*", default=list(SPACES))
     parser.add_argument("--proxies", nargs="*", default=list(PROXIES))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="a JSON file; rows in it are kept, those of the same name replaced")
     parser.add_argument("--commit")
     options = parser.parse_args()
 
     device = pick_device("cpu" if options.quick and options.device == "auto" else options.device)
-    small = device.type == "cpu"
-    counts = {"networks": 32 if small else 2048, "reference": 6 if small else 12, "compared": 12 if small else 60}
-    work = [(proxy, space, "fresh") for space in options.spaces for proxy in options.proxies]
-    work.insert(1, ("dss", options.spaces[0], "shared"))
-    if options.quick:
-        counts = {"networks": 16, "reference": 4, "compared": 4}
-        work = [("dss", "autoformer-tiny", "fresh"), ("dss", "autoformer-tiny", "shared"), ("dss", "pit", "fresh")]
-    rows: list[dict[str, Any]] = []
     about = circumstances(device, options.commit)
-    for proxy, space, weights in work:
-        here = dict(counts)
-        if not small and not options.quick:
-            here |= {"compared": COMPARED[space] if proxy == "dss" else 24}
-            if proxy in ("snip", "grad_norm") or space == "autoformer-base":
-                here |= {"networks": 1024}
-        here |= {key: value for key in ("networks", "compared") if (value := getattr(options, key)) is not None}
-        rows += [row | about for row in measure(proxy, space, weights, device, here)]
+    if options.only == "speeds":
+        measured = speeds(options, device)
+    elif options.only == "sweeps":
+        measured = (
+            row
+            for rows in (sweep_batches(device, options.batches), sweep_counts(device, options.counts))
+            for row in rows
+        )
+    else:
+        measured = whole_searches(device, options.trials)
+    rows = json.loads(options.out.read_text()) if options.out and options.out.exists() else []
+    for row in measured:
+        rows = [old for old in rows if old["name"] != row["name"]] + [row | about]
         if not options.json:
-            show(rows[-3:])
+            show(row)
         if options.out:  # what is measured is kept, whatever comes after
             write(options.out, rows)
-    rows += [row | about for row in sweep(options.spaces[0], device, options.sweep)] if options.sweep else []
-    if options.out:
-        write(options.out, rows)
     if options.json:
         print(json.dumps(rows))
 
@@ -218,11 +341,10 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        speedup = f"{row['speedup']:8.1f} x" if row["speedup"] else ""
-        error = f"  error {row['max_relative_error']:.1e}  tau {row['kendall_tau']:.4f}" if "kendall_tau" in row else ""
-        print(f"{row['name']:48s} {row['architectures_per_second']:10.2f} /s {speedup}{error}", flush=True)
+def show(row: dict[str, Any]) -> None:
+    speedup = f"{row['speedup']:8.1f} x" if row["speedup"] else ""
+    error = f"  error {row['max_relative_error']:.1e}  tau {row['kendall_tau']:.4f}" if "kendall_tau" in row else ""
+    print(f"{row['name']:48s} {row['architectures_per_second']:10.2f} /s {speedup}{error}", flush=True)
 
 
 if __name__ == "__main__":

@@ -138,8 +138,8 @@ class ProxyEvaluator:
         if self.at_once is None:
             images = self.batch_size if any(name in ON_DATA for name in names) else 1
             exact = precision(plans[group[0]]) == torch.float64 or "synflow" in names
-            width = 8 if exact else 4
-            each = max(bytes_per_network(plans[number], self.geometry, images, width) for number in group)
+            dtype = torch.float64 if exact else torch.float32
+            each = max(bytes_per_network(plans[number], self.geometry, images, dtype) for number in group)
             fits = max(1, self.memory * 3 // 4 // each)
             self.at_once = 1 << (fits.bit_length() - 1)  # a power of two does not follow every change in free memory
         for start in range(0, len(group), self.at_once):
@@ -202,7 +202,7 @@ def free_memory(device: torch.device) -> int:
     return available[0] if available else 4 << 30
 
 
-def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, bytes_per_number: int) -> int:
+def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype: torch.dtype) -> int:
     """About what the activations of one network take in a batched pass."""
     total = 0
     for stage, side in zip(plan.stages, plan.sides(geometry.image_size), strict=True):
@@ -210,9 +210,9 @@ def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, bytes
         for block in stage.blocks:
             if isinstance(block, Attention):
                 inner = block.heads * block.head_dim
-                channels = 6 * stage.width + 6 * inner + 2 * block.hidden
-                total += images * (tokens * channels + 4 * block.heads * tokens * tokens)
-    return total * bytes_per_number
+                channels = 8 * stage.width + (11 if block.relative_distance else 6) * inner + 2 * block.hidden
+                total += images * tokens * (channels + 2 * block.heads * tokens)
+    return total * dtype.itemsize
 
 
 def describe_failure(error: Exception) -> str:

@@ -31,7 +31,7 @@ from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.diversity import pair_nuclear_norms, precision
 
-Report: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]  # inputs, output gradients, outputs of a linear layer
+Report: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # X, dY and Y of a linear layer
 Tallies: TypeAlias = dict[str, Tensor]  # what is being added up, one number for each network
 
 ABSOLUTE = ("dss", "dss-signed", "synflow")
@@ -84,20 +84,23 @@ def score_group(
 
 
 class TracedLinear(torch.autograd.Function):
-    """A linear layer that reports (X, dY, Y) in the backward pass and forms no weight gradient."""
+    """A linear layer that reports (X, dY, Y) in the backward pass and forms no weight gradient.
+
+    Y is kept for the report only where `keep` says so.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, report: Report) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, report: Report, keep: bool) -> Tensor:
         y = F.linear(x, weight, bias)
-        ctx.save_for_backward(x, weight, y)
+        ctx.save_for_backward(x, weight, y if keep else None)
         ctx.report = report
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
         x, weight, y = ctx.saved_tensors
-        ctx.report(x.flatten(1, 2), gradients[0].flatten(1, 2), y.flatten(1, 2))
-        return gradients[0] @ weight, None, None, None
+        ctx.report(x.flatten(1, -2), gradients[0].flatten(1, -2), None if y is None else y.flatten(1, -2))
+        return gradients[0] @ weight, None, None, None, None
 
 
 class TracedPatches(torch.autograd.Function):
@@ -119,6 +122,87 @@ class TracedPatches(torch.autograd.Function):
         return gradients[0].new_zeros(()), None, None, None, None, None
 
 
+class TracedNorm(torch.autograd.Function):
+    """A layer norm with its initial weight 1 and bias 0 that reports (Y, dY) in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float, report: Callable[[Tensor, Tensor], None]) -> Tensor:
+        y, mean, scale = torch.native_layer_norm(x, (x.shape[-1],), None, None, eps)
+        ctx.save_for_backward(x, mean, scale, y)
+        ctx.report = report
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        x, mean, scale, y = ctx.saved_tensors
+        dy = gradients[0].contiguous()
+        ctx.report(y.flatten(1, 2), dy.flatten(1, 2))
+        wanted = (True, False, False)
+        dx, _, _ = torch.ops.aten.native_layer_norm_backward(dy, x, x.shape[-1:], mean, scale, None, None, wanted)
+        return dx, None, None
+
+
+class Reordered(torch.autograd.Function):
+    """Rows in another order; the gradient goes the other way, as a plain copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return x.index_select(0, there)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return gradients[0].index_select(0, ctx.saved_tensors[0]), None, None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Half a block: networks of equal settings go in together, and those that have no more blocks leave the stage."""
+
+    before: list[int]
+    groups: list[list[int]]
+    left: list[int]
+    blocks: list[Attention]
+
+    @property
+    def order(self) -> list[int]:
+        return [*(network for group in self.groups for network in group), *self.left]
+
+    def indices(self) -> list[list[int]]:
+        """Rows to take, rows to take on the way back, and the networks of each group."""
+        return [_places(self.before, self.order), _places(self.order, self.before), *self.groups]
+
+
+def _places(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    place = {network: row for row, network in enumerate(before)}
+    return [place[network] for network in after]
+
+
+def route(blocks: Sequence[Sequence[Attention]]) -> list[Step]:
+    """The way of networks through a stage: first by attention, then by MLP, for each of their blocks."""
+    steps: list[Step] = []
+    order = list(range(len(blocks)))
+    for number in range(max(map(len, blocks))):
+        for key in (_attention_key, _mlp_key):
+            members: dict[Any, list[int]] = {}
+            for network in order:
+                if number < len(blocks[network]):
+                    members.setdefault(key(blocks[network][number]), []).append(network)
+            groups = list(members.values())
+            left = [network for network in order if number >= len(blocks[network])]
+            steps.append(Step(order, groups, left, [blocks[group[0]][number] for group in groups]))
+            order = [network for group in groups for network in group]
+    return steps
+
+
+def _attention_key(block: Attention) -> tuple[int, ...]:
+    return block.heads, block.head_dim, block.relative_distance
+
+
+def _mlp_key(block: Attention) -> int:
+    return block.hidden
+
+
 @dataclass
 class Pass:
     """One forward and backward pass of a group, and what is added up on the way."""
@@ -129,12 +213,14 @@ class Pass:
     dtype: torch.dtype
     wanted: Sequence[str]
     tallies: Tallies = field(default_factory=dict)
-    small: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    """Per-network copies of tokens, tables and norms, with the networks they belong to."""
+    small: list[Tensor] = field(default_factory=list)
+    """Per-network copies of tokens, position and pooling, with the networks in front."""
 
     def __post_init__(self) -> None:
         self.count = len(self.plans)
-        self.everything = any(name in ("synflow", "snip", "plain", "grad_norm") for name in self.wanted)
+        self.names = frozenset(self.wanted)
+        self.everything = bool(self.names & {"synflow", "snip", "plain", "grad_norm"})
+        self.sums = self.names & {"synflow", "plain"}
         zeros = torch.zeros(self.count, device=self.bank.device, dtype=torch.float64)
         self.tallies = {name: zeros.clone() for name in self.wanted}
         self.all_networks = torch.arange(self.count, device=self.bank.device)
@@ -144,12 +230,12 @@ class Pass:
     def weight(self, name: str, shape: tuple[int, ...], inputs: int = 1) -> Tensor:
         return self.bank.get(name, shape, inputs, absolute=self.absolute, dtype=self.dtype)
 
-    def own(self, name: str, shape: tuple[int, ...], networks: Tensor, inputs: int = 1) -> Tensor:
+    def own(self, name: str, shape: tuple[int, ...], inputs: int = 1) -> Tensor:
         """A small parameter with the networks in front; a leaf of its own where its gradient counts."""
-        value = self.weight(name, shape, inputs).expand(len(networks), *shape)
+        value = self.weight(name, shape, inputs).expand(self.count, *shape)
         if self.everything:
             value = value.clone().requires_grad_()
-            self.small.append((value, networks))
+            self.small.append(value)
         return value
 
     def linear(self, x: Tensor, name: str, outputs: int, networks: Tensor) -> Tensor:
@@ -157,15 +243,23 @@ class Pass:
         weight = self.weight(f"{name}.weight", (outputs, inputs), inputs)
         bias = self.weight(f"{name}.bias", (outputs,), inputs)
         report = partial(self.on_linear, name=name, weight=weight, bias=bias, networks=networks)
-        return TracedLinear.apply(x, weight, bias, report)  # type: ignore[no-any-return]
+        keep = bool(self.names & {"synflow", "plain", "plain:params=linear"}) or ".mlp." in name
+        return TracedLinear.apply(x, weight, bias, report, keep)  # type: ignore[no-any-return]
 
-    def norm(self, x: Tensor, name: str, eps: float, networks: Tensor) -> Tensor:
-        width = x.shape[-1]
-        x = F.layer_norm(x, (width,), eps=eps)
+    def tables(self, x: Tensor, name: str, kind: str, block: Attention, networks: Tensor) -> Tensor:
+        """The relative position tables of rows and columns, one below the other: x T^T for keys, x T for values."""
+        size = (block.relative_rows, block.head_dim)
+        both = torch.cat([self.weight(f"{name}.relative.{kind}_{leaf}", size) for leaf in ("rows", "columns")])
+        weight = both if kind == "key" else both.T
+        if not self.everything:
+            return F.linear(x, weight)
+        report = partial(self.on_tables, weight=weight, dim=1 if kind == "key" else 2, networks=networks)
+        return TracedLinear.apply(x, weight, None, report, bool(self.sums))  # type: ignore[no-any-return]
+
+    def norm(self, x: Tensor, eps: float, networks: Tensor) -> Tensor:
         if not self.everything:  # at initialisation the weight is 1 and the bias 0
-            return x
-        weight, bias = (self.own(f"{name}.{leaf}", (width,), networks) for leaf in ("weight", "bias"))
-        return x * weight[:, None, None] + bias[:, None, None]
+            return F.layer_norm(x, (x.shape[-1],), eps=eps)
+        return TracedNorm.apply(x, eps, partial(self.on_norm, networks=networks))  # type: ignore[no-any-return]
 
     # --- what proxies take
 
@@ -173,69 +267,88 @@ class Pass:
         self.tallies[name].index_add_(0, networks, values.double())
 
     def on_linear(
-        self, x: Tensor, dy: Tensor, y: Tensor, *, name: str, weight: Tensor, bias: Tensor, networks: Tensor
+        self, x: Tensor, dy: Tensor, y: Tensor | None, *, name: str, weight: Tensor, bias: Tensor, networks: Tensor
     ) -> None:
         """x [n, tokens, inputs], dy and y [n, tokens, outputs]; x and y without n where all networks have the same."""
-        kind = name.rpartition(".")[2]
         role = "attention" if ".attn." in name else "mlp" if ".mlp." in name else "other"
-        bias_gradient = dy.sum(1)
-        with_bias = (bias_gradient * bias).double()
-        if "dss" in self.wanted or "dss-signed" in self.wanted:
-            if role == "attention":
-                norms = pair_nuclear_norms(dy, x)
-                for variant in {"dss", "dss-signed"} & set(self.wanted):
-                    of_weight = self.bank.nuclear_norm(f"{name}.weight", tuple(weight.shape), absolute=variant == "dss")
-                    self.add(variant, networks, norms * of_weight)
-            elif role == "mlp":
-                saliency = (dy * y).sum((1, 2), dtype=torch.float64) - with_bias.sum(1)
-                for variant in {"dss", "dss-signed"} & set(self.wanted):
-                    self.add(variant, networks, saliency)
-        linear = kind != "proj" or role == "attention"  # entry.proj is a convolution
-        self._on_all(x, dy, y, weight, bias_gradient, with_bias, linear, networks)
+        of_dss = self.names & {"dss", "dss-signed"}
+        if of_dss and role == "attention":
+            norms = pair_nuclear_norms(dy, x)
+            for variant in sorted(of_dss):
+                of_weight = self.bank.nuclear_norm(f"{name}.weight", tuple(weight.shape), absolute=variant == "dss")
+                self.add(variant, networks, norms * of_weight)
+        elif of_dss and role == "mlp" and y is not None:
+            saliency = _total(dy, y) - self._with_bias(dy, bias).sum(1)
+            for variant in of_dss:
+                self.add(variant, networks, saliency)
+        linear = not name.endswith("entry.proj")  # a convolution
+        self._on_products(dy, y, bias, linear, networks)
+        self._on_gradients(x, dy, weight, bias, linear, networks)
 
-    def _on_all(
-        self,
-        x: Tensor,
-        dy: Tensor,
-        y: Tensor,
-        weight: Tensor,
-        bias_gradient: Tensor,
-        with_bias: Tensor,
-        linear: bool,
-        networks: Tensor,
+    def _with_bias(self, dy: Tensor, bias: Tensor) -> Tensor:
+        """Gradient times value of a bias, [n, outputs]."""
+        return (dy.sum(1) * bias).double()
+
+    def _on_products(self, dy: Tensor, y: Tensor | None, bias: Tensor, linear: bool, networks: Tensor) -> None:
+        of_linears = linear and "plain:params=linear" in self.names
+        if y is None or not (self.sums or of_linears):
+            return
+        both = _total(dy, y)
+        for name in self.sums:
+            self.add(name, networks, both)
+        if of_linears:
+            self.add("plain:params=linear", networks, both - self._with_bias(dy, bias).sum(1))
+
+    def _on_gradients(
+        self, x: Tensor, dy: Tensor, weight: Tensor, bias: Tensor, linear: bool, networks: Tensor
     ) -> None:
-        names = set(self.wanted)
-        if names & {"synflow", "plain", "plain:params=linear"}:
-            both = (dy * y).sum((1, 2), dtype=torch.float64)
-            for name in names & {"synflow", "plain"}:
-                self.add(name, networks, both)
-            if linear and "plain:params=linear" in names:
-                self.add("plain:params=linear", networks, both - with_bias.sum(1))
-        if names & {"snip", "snip:params=linear", "grad_norm", "grad_norm:params=linear"}:
-            gradient = dy.transpose(1, 2) @ x
-            self._on_gradient("snip", (gradient * weight).abs().sum((1, 2)), with_bias.abs().sum(1), linear, networks)
-            norms = torch.linalg.vector_norm(gradient, dim=(1, 2)), torch.linalg.vector_norm(bias_gradient, dim=1)
-            self._on_gradient("grad_norm", *norms, linear, networks)
+        chosen = self.names & {"snip", "grad_norm"}
+        of_linears = self.names & {"snip:params=linear", "grad_norm:params=linear"} if linear else frozenset()
+        if not (chosen or of_linears):
+            return
+        gradient = _products(dy, x)
+        for name in ("snip", "grad_norm"):
+            if name not in chosen and f"{name}:params=linear" not in of_linears:
+                continue
+            of_weight = _magnitude(name, gradient, weight).double()
+            if f"{name}:params=linear" in of_linears:
+                self.add(f"{name}:params=linear", networks, of_weight)
+            if name in chosen:
+                self.add(name, networks, of_weight + _magnitude(name, dy.sum(1)[:, None], bias).double())
 
-    def _on_gradient(self, name: str, of_weight: Tensor, of_bias: Tensor, linear: bool, networks: Tensor) -> None:
-        if name in self.wanted:
-            self.add(name, networks, of_weight.double() + of_bias.double())
-        if linear and f"{name}:params=linear" in self.wanted:
-            self.add(f"{name}:params=linear", networks, of_weight)
+    def on_tables(self, x: Tensor, dy: Tensor, y: Tensor | None, *, weight: Tensor, dim: int, networks: Tensor) -> None:
+        """As a linear layer without bias, whose weight is two parameters side by side."""
+        if y is not None:
+            both = _total(dy, y)
+            for name in self.sums:
+                self.add(name, networks, both)
+        chosen = self.names & {"snip", "grad_norm"}
+        if chosen:
+            halves = zip(_products(dy, x).chunk(2, dim), weight.chunk(2, dim - 1), strict=True)
+            for gradient, values in halves:
+                for name in chosen:
+                    self.add(name, networks, _magnitude(name, gradient, values))
+
+    def on_norm(self, y: Tensor, dy: Tensor, *, networks: Tensor) -> None:
+        """The gradient of the weight is the sum of dy * y. The bias is zero: it counts in the gradient norm alone."""
+        gradient = (dy * y).sum(1)
+        for name in self.sums:
+            self.add(name, networks, gradient.sum(1, dtype=torch.float64))
+        if "snip" in self.names:
+            self.add("snip", networks, gradient.abs().sum(1))
+        if "grad_norm" in self.names:
+            norms = torch.linalg.vector_norm(torch.stack([gradient, dy.sum(1)]), dim=2)
+            self.add("grad_norm", networks, norms.sum(0))
 
     def on_small(self, gradients: Sequence[Tensor | None]) -> None:
-        for (value, networks), gradient in zip(self.small, gradients, strict=True):
+        for value, gradient in zip(self.small, gradients, strict=True):
             if gradient is None:
                 continue
-            product = (gradient * value.detach()).flatten(1).double()
-            terms = {
-                "synflow": product.sum(1),
-                "plain": product.sum(1),
-                "snip": product.abs().sum(1),
-                "grad_norm": torch.linalg.vector_norm(gradient.flatten(1), dim=1),
-            }
-            for name in set(terms) & set(self.wanted):
-                self.add(name, networks, terms[name])
+            flat = gradient.flatten(1)[:, None], value.detach().flatten(1)[:, None]
+            for name in self.sums:
+                self.add(name, self.all_networks, _total(*flat))
+            for name in self.names & {"snip", "grad_norm"}:
+                self.add(name, self.all_networks, _magnitude(name, *flat))
 
     # --- the networks
 
@@ -248,8 +361,7 @@ class Pass:
             else:
                 flat = logits.flatten(0, 1)
                 loss = F.cross_entropy(flat, labels.repeat(self.count), reduction="sum") / len(labels)
-            leaves = [anchor, *(value for value, _ in self.small)]
-            gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+            gradients = torch.autograd.grad(loss, [anchor, *self.small], allow_unused=True)
         self.on_small(gradients[1:])
 
     def logits(self, images: Tensor, anchor: Tensor, geometry: Geometry) -> Tensor:
@@ -262,11 +374,8 @@ class Pass:
                 x = self.embed(x, stage.entry, stage.width, anchor)
             else:
                 x = self.pool(x, f"{name}.entry", stage.width, sides[index - 1])
-            blocks = [other.stages[index].blocks for other in self.plans]
-            for number in range(max(map(len, blocks))):
-                here = [own[number] if number < len(own) else None for own in blocks]
-                x = self.blocks(x, here, f"{name}.blocks.{number}", side)
-        x = self.norm(x, "norm", plan.norm_eps, self.all_networks)
+            x = self.stage(x, [other.stages[index].blocks for other in self.plans], name, side)
+        x = self.norm(x, plan.norm_eps, self.all_networks)
         extra = int(plan.class_token)
         pooled = x[:, :, extra:].mean(2) if plan.readout == "mean" else x[:, :, 0]
         return self.linear(pooled[:, :, None], "head", geometry.classes, self.all_networks)[:, :, 0]
@@ -283,11 +392,11 @@ class Pass:
         tokens = patches.shape[1] + (1 if plan.class_token and plan.position == "all" else 0)
         table = None
         if plan.position != "none":
-            table = self.own("pos_embed", (1, tokens, width), self.all_networks)[:, None, 0]
+            table = self.own("pos_embed", (1, tokens, width))[:, None, 0]
         if table is not None and plan.position == "patches":
             x, table = x + table, None
         if plan.class_token:
-            token = self.own("cls_token", (1, 1, width), self.all_networks)[:, None, 0]
+            token = self.own("cls_token", (1, 1, width))[:, None, 0]
             x = torch.cat([token.expand(-1, x.shape[1], -1, -1), x], 2)
         return x if table is None else x + table
 
@@ -297,84 +406,107 @@ class Pass:
         maps = x[:, :, extra:].transpose(2, 3).reshape(-1, before, side, side)
         columns = F.unfold(maps, 3, stride=2, padding=1)
         columns = columns.reshape(self.count, x.shape[1], before, 9, columns.shape[-1])
-        weight = self.own(f"{name}.conv.weight", (width, 1, 3, 3), self.all_networks, inputs=9)
+        weight = self.own(f"{name}.conv.weight", (width, 1, 3, 3), inputs=9)
         weight = weight.reshape(self.count, before, width // before, 9)
-        bias = self.own(f"{name}.conv.bias", (width,), self.all_networks, inputs=9)
+        bias = self.own(f"{name}.conv.bias", (width,), inputs=9)
         pooled = torch.einsum("nbckl,ncmk->nblcm", columns, weight).flatten(-2) + bias[:, None, None]
         if not extra:
             return pooled
         return torch.cat([self.linear(x[:, :, :1], f"{name}.fc", width, self.all_networks), pooled], 2)
 
-    def blocks(self, x: Tensor, blocks: Sequence[Any], name: str, side: int) -> Tensor:
-        """One position in the depth: attention with those of equal heads, then the MLP with those of equal width."""
-        heads = [None if block is None else (block.heads, block.head_dim, block.relative_distance) for block in blocks]
-        x = self.split(x, blocks, heads, partial(self.attention_half, name=name, side=side))
-        hidden = [None if block is None else block.hidden for block in blocks]
-        return self.split(x, blocks, hidden, partial(self.mlp_half, name=name))
+    def stage(self, x: Tensor, blocks: Sequence[Sequence[Any]], name: str, side: int) -> Tensor:
+        """All blocks of a stage. Networks change places so that equal ones are neighbours, and end in their order."""
+        steps = route(blocks)
+        at_end = [network for group in steps[-1].groups for network in group]
+        at_end += [network for step in steps for network in step.left]
+        lists = [indices for step in steps for indices in step.indices()]
+        lists += [_places(at_end, range(self.count)), at_end]
+        on_device = torch.tensor([index for indices in lists for index in indices]).to(x.device, non_blocking=True)
+        tensors = iter(torch.split(on_device, [len(indices) for indices in lists]))  # one transfer for all
+        gone: list[Tensor] = []
+        for number, step in enumerate(steps):
+            there, back = next(tensors), next(tensors)
+            if step.order != step.before:
+                x = Reordered.apply(x, there, back)
+            *parts, left = torch.split(x, [*map(len, step.groups), len(step.left)])
+            half = self.mlp_half if number % 2 else partial(self.attention_half, side=side)
+            where = f"{name}.blocks.{number // 2}"
+            done = [half(part, block, next(tensors), where) for part, block in zip(parts, step.blocks, strict=True)]
+            x = torch.cat(done) if len(done) > 1 else done[0]
+            gone += [left] if step.left else []
+        x = Reordered.apply(torch.cat([x, *gone]), next(tensors), next(tensors))
+        return x
 
-    def split(self, x: Tensor, blocks: Sequence[Any], keys: Sequence[Any], half: Callable[..., Tensor]) -> Tensor:
-        """Networks with equal keys go on together; those with the key None have no block here and stay as they are."""
-        members: dict[Any, list[int]] = {}
-        for network, key in enumerate(keys):
-            members.setdefault(key, []).append(network)
-        if len(members) == 1 and None not in members:
-            return half(x, blocks[0], self.all_networks)
-        groups = list(members.values())
-        sizes = [len(group) for group in groups]
-        order = torch.tensor([network for group in groups for network in group])
-        moved = torch.cat([order, order.argsort()]).to(x.device, non_blocking=True)  # one transfer for all indices
-        there, back = moved[: self.count], moved[self.count :]
-        parts = [
-            part if key is None else half(part, blocks[group[0]], networks)
-            for key, group, networks, part in zip(
-                members, groups, torch.split(there, sizes), torch.split(x.index_select(0, there), sizes), strict=True
-            )
-        ]
-        return torch.cat(parts).index_select(0, back)
-
-    def attention_half(self, x: Tensor, block: Attention, networks: Tensor, *, name: str, side: int) -> Tensor:
+    def attention_half(self, x: Tensor, block: Attention, networks: Tensor, name: str, *, side: int) -> Tensor:
         inner = block.heads * block.head_dim
-        normal = self.norm(x, f"{name}.norm1", self.plans[0].norm_eps, networks)
+        normal = self.norm(x, self.plans[0].norm_eps, networks)
         qkv = self.linear(normal, f"{name}.attn.qkv", 3 * inner, networks)
         qkv = qkv.reshape(*qkv.shape[:3], 3, block.heads, block.head_dim)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each [n, B, H, S, D]
         out = self.attention(q, k, v, block, f"{name}.attn", side, networks)
         return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", x.shape[-1], networks)
 
-    def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, *, name: str) -> Tensor:
-        normal = self.norm(x, f"{name}.norm2", self.plans[0].norm_eps, networks)
+    def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, name: str) -> Tensor:
+        normal = self.norm(x, self.plans[0].norm_eps, networks)
         hidden = self.linear(normal, f"{name}.mlp.fc1", block.hidden, networks)
         return x + self.linear(F.gelu(hidden), f"{name}.mlp.fc2", x.shape[-1], networks)
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, block: Attention, name: str, side: int, networks: Tensor
     ) -> Tensor:
-        scale = block.head_dim**-0.5
-        if not block.relative_distance:
-            shape = q.shape
-            q, k, v = (t.flatten(0, 1) for t in (q, k, v))
-            return F.scaled_dot_product_attention(q, k, v, scale=scale).view(shape)
-        size = (block.relative_rows, block.head_dim)
-        leaves = ("key_rows", "key_columns", "value_rows", "value_columns")
-        tables = [self.own(f"{name}.relative.{leaf}", size, networks)[:, None, None] for leaf in leaves]
-        choices = _choices(side, block.relative_distance, q.device, q.dtype)
-        by_row, by_column = (q @ table.transpose(-2, -1) for table in tables[:2])  # [n, B, H, S, R]
-        rows, columns = (_per_token(by, choice) for by, choice in zip((by_row, by_column), choices, strict=True))
-        patches = (rows[..., :, None] + columns[..., None, :]).flatten(-2)
-        logits = q @ k.transpose(-2, -1) + torch.cat([by_row[..., :1] + by_column[..., :1], patches], -1)
-        weights = (logits * scale).softmax(-1)
-        at_class = F.pad(weights[..., :1], (0, block.relative_rows - 1))
-        grid = weights[..., 1:].reshape(*weights.shape[:-1], side, side)
-        by_row = at_class + _per_token(grid.sum(-1), choices[0].transpose(1, 2))
-        by_column = at_class + _per_token(grid.sum(-2), choices[1].transpose(1, 2))
-        out: Tensor = weights @ v + by_row @ tables[2] + by_column @ tables[3]
+        """With relative position, q, k and v get channels for each grid row, each grid column and the class token."""
+        width = block.head_dim
+        if block.relative_distance:
+            choice, cells = _relative(side, block.relative_distance, q.device, q.dtype)
+            by_offset = self.tables(q, name, "key", block, networks)  # [n, B, H, S, 2 R]
+            cells = cells.expand(*q.shape[:-1], -1)
+            q = torch.cat([q, _per_token(by_offset, choice)], -1)
+            k, v = torch.cat([k, cells], -1), torch.cat([v, cells], -1)
+        # spelled out: torch's fused kernels are slower for so few tokens, and on a GPU never twice the same
+        out = ((q * width**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
+        if block.relative_distance:
+            mass = _per_token(out[..., width:], choice.transpose(1, 2))
+            out = out[..., :width] + self.tables(mass, name, "value", block, networks)
         return out
 
 
+def _total(dy: Tensor, y: Tensor) -> Tensor:
+    """sum(dy * y) for each network, in float64."""
+    return (dy * y).sum(2).sum(1, dtype=torch.float64)
+
+
+def _products(dy: Tensor, x: Tensor) -> Tensor:
+    """Weight gradients dy^T x, [n, outputs, inputs].
+
+    On a GPU in TF32: every element has its own rounding error of about 3e-4, and nothing is computed from it but sums
+    of thousands of magnitudes, in which such errors vanish (they change a sum by less than one part in a million).
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dy.is_cuda else before)
+    try:
+        return dy.transpose(1, 2) @ x
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _magnitude(name: str, gradient: Tensor, value: Tensor) -> Tensor:
+    """What SNIP and the gradient norm take of a parameter, for each network: [n, a, b] and [a, b]."""
+    if name == "snip":
+        return (gradient * value).abs().sum((1, 2))
+    norm: Tensor = torch.linalg.vector_norm(gradient, dim=(1, 2))
+    return norm
+
+
 @lru_cache(maxsize=32)
-def _choices(side: int, distance: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _relative(side: int, distance: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """From offsets to places, for each query: [S, 2 R, 2 side + 1 + padding]; and the place of each key."""
     maps = relative_maps(side, distance)
-    return maps.row_choice.to(device, dtype), maps.column_choice.to(device, dtype)
+    rows = maps.row_choice.shape[1]
+    choice = torch.zeros(len(maps.row_choice), 2 * rows, 2 * side + 1)
+    choice[:, :rows, :side], choice[:, rows:, side:-1] = maps.row_choice, maps.column_choice
+    choice[:, 0, -1] = choice[:, rows, -1] = 1.0
+    padding = (0, -choice.shape[-1] % 8)  # fused kernels want whole vectors
+    return F.pad(choice, padding).to(device, dtype), F.pad(maps.key_cells, padding).to(device, dtype)
 
 
 def _per_token(x: Tensor, choice: Tensor) -> Tensor:

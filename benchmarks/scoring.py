@@ -276,7 +276,8 @@ def processor() -> str:
 def speeds(options: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
     small = device.type == "cpu"
     work = [(space, "fresh", list(options.proxies)) for space in options.spaces]
-    work.insert(1, (options.spaces[0], "shared", ["dss"]))
+    if "dss" in options.proxies:
+        work.insert(1, (options.spaces[0], "shared", ["dss"]))
     if options.quick:
         work = [
             ("autoformer-tiny", "fresh", ["dss"]),

@@ -140,8 +140,7 @@ class ProxyEvaluator:
             exact = precision(plans[group[0]]) == torch.float64 or "synflow" in names
             dtype = torch.float64 if exact else torch.float32
             each = max(bytes_per_network(plans[number], self.geometry, images, dtype) for number in group)
-            fits = max(1, self.memory * 3 // 4 // each)
-            self.at_once = 1 << (fits.bit_length() - 1)  # a power of two does not follow every change in free memory
+            self.at_once = round_down(max(1, self.memory * 3 // 4 // each))
         for start in range(0, len(group), self.at_once):
             part, began = group[start : start + self.at_once], time.perf_counter()
             chosen = [plans[number] for number in part]
@@ -202,6 +201,12 @@ def free_memory(device: torch.device) -> int:
     return available[0] if available else 4 << 30
 
 
+def round_down(count: int) -> int:
+    """To 1, 2, 3, 4, 6, 8, 12, 16, ...: a number that does not follow every change in free memory."""
+    power = 1 << (count.bit_length() - 1)
+    return power * 3 // 2 if count >= power * 3 // 2 else power
+
+
 def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype: torch.dtype) -> int:
     """About what the activations of one network take in a batched pass."""
     total = 0
@@ -210,7 +215,7 @@ def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype
         for block in stage.blocks:
             if isinstance(block, Attention):
                 inner = block.heads * block.head_dim
-                channels = 8 * stage.width + (11 if block.relative_distance else 6) * inner + 2 * block.hidden
+                channels = 5 * stage.width + (8 if block.relative_distance else 5) * inner + 2 * block.hidden
                 total += images * tokens * (channels + 2 * block.heads * tokens)
     return total * dtype.itemsize
 

@@ -15,7 +15,8 @@ Nuclear norms of weights are computed once for each distinct tensor. The one-at-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
@@ -86,21 +87,36 @@ def score_group(
 class TracedLinear(torch.autograd.Function):
     """A linear layer that reports (X, dY, Y) in the backward pass and forms no weight gradient.
 
-    Y is kept for the report only where `keep` says so.
+    Y is kept for the report only where `keep` says so. `exact` layers pass their gradient on in full precision.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, report: Report, keep: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, report: Report, keep: bool, exact: bool
+    ) -> Tensor:
         y = F.linear(x, weight, bias)
         ctx.save_for_backward(x, weight, y if keep else None)
-        ctx.report = report
+        ctx.report, ctx.exact = report, exact
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         x, weight, y = ctx.saved_tensors
         ctx.report(x.flatten(1, -2), gradients[0].flatten(1, -2), None if y is None else y.flatten(1, -2))
-        return gradients[0] @ weight, None, None, None, None
+        with products_in("highest" if ctx.exact else None):
+            dx = gradients[0] @ weight
+        return dx, None, None, None, None, None
+
+
+@contextmanager
+def products_in(precision: str | None) -> Iterator[None]:
+    """Matrix products of float32 on a GPU: `highest` in float32, `high` in TF32; None leaves it as it is."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision or before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 class TracedPatches(torch.autograd.Function):
@@ -221,6 +237,7 @@ class Pass:
         self.names = frozenset(self.wanted)
         self.everything = bool(self.names & {"synflow", "snip", "plain", "grad_norm"})
         self.sums = self.names & {"synflow", "plain"}
+        self.last_blocks = False
         zeros = torch.zeros(self.count, device=self.bank.device, dtype=torch.float64)
         self.tallies = {name: zeros.clone() for name in self.wanted}
         self.all_networks = torch.arange(self.count, device=self.bank.device)
@@ -244,7 +261,8 @@ class Pass:
         bias = self.weight(f"{name}.bias", (outputs,), inputs)
         report = partial(self.on_linear, name=name, weight=weight, bias=bias, networks=networks)
         keep = bool(self.names & {"synflow", "plain", "plain:params=linear"}) or ".mlp." in name
-        return TracedLinear.apply(x, weight, bias, report, keep)  # type: ignore[no-any-return]
+        exact = name == "head" or self.last_blocks
+        return TracedLinear.apply(x, weight, bias, report, keep, exact)  # type: ignore[no-any-return]
 
     def tables(self, x: Tensor, name: str, kind: str, block: Attention, networks: Tensor) -> Tensor:
         """The relative position tables of rows and columns, one below the other: x T^T for keys, x T for values."""
@@ -254,7 +272,7 @@ class Pass:
         if not self.everything:
             return F.linear(x, weight)
         report = partial(self.on_tables, weight=weight, dim=1 if kind == "key" else 2, networks=networks)
-        return TracedLinear.apply(x, weight, None, report, bool(self.sums))  # type: ignore[no-any-return]
+        return TracedLinear.apply(x, weight, None, report, bool(self.sums), False)  # type: ignore[no-any-return]
 
     def norm(self, x: Tensor, eps: float, networks: Tensor) -> Tensor:
         if not self.everything:  # at initialisation the weight is 1 and the bias 0
@@ -306,7 +324,7 @@ class Pass:
         of_linears = self.names & {"snip:params=linear", "grad_norm:params=linear"} if linear else frozenset()
         if not (chosen or of_linears):
             return
-        gradient = _products(dy, x)
+        gradient = dy.transpose(1, 2) @ x
         for name in ("snip", "grad_norm"):
             if name not in chosen and f"{name}:params=linear" not in of_linears:
                 continue
@@ -324,7 +342,7 @@ class Pass:
                 self.add(name, networks, both)
         chosen = self.names & {"snip", "grad_norm"}
         if chosen:
-            halves = zip(_products(dy, x).chunk(2, dim), weight.chunk(2, dim - 1), strict=True)
+            halves = zip((dy.transpose(1, 2) @ x).chunk(2, dim), weight.chunk(2, dim - 1), strict=True)
             for gradient, values in halves:
                 for name in chosen:
                     self.add(name, networks, _magnitude(name, gradient, values))
@@ -353,8 +371,17 @@ class Pass:
     # --- the networks
 
     def forward_backward(self, images: Tensor, labels: Tensor | None, geometry: Geometry) -> None:
+        """Where nothing but sums of magnitudes over a weight gradient is wanted, in TF32.
+
+        There every element has its own rounding error of about 3e-4, and in a sum of thousands these vanish. The
+        classifier and the last blocks, whose gradients are nearly the same for all tokens, stay in float32: their
+        errors would not.
+        """
+        rough = self.names <= {
+            f"{name}{variant}" for name in ("snip", "grad_norm") for variant in ("", ":params=linear")
+        }
         anchor = torch.zeros((), device=images.device, dtype=images.dtype, requires_grad=True)
-        with torch.enable_grad():
+        with torch.enable_grad(), products_in("high" if rough else "highest"):
             logits = self.logits(images, anchor, geometry)
             if labels is None:
                 loss = logits.sum()
@@ -429,11 +456,13 @@ class Pass:
             if step.order != step.before:
                 x = Reordered.apply(x, there, back)
             *parts, left = torch.split(x, [*map(len, step.groups), len(step.left)])
+            self.last_blocks = number // 2 + 1 >= min(map(len, blocks))
             half = self.mlp_half if number % 2 else partial(self.attention_half, side=side)
             where = f"{name}.blocks.{number // 2}"
             done = [half(part, block, next(tensors), where) for part, block in zip(parts, step.blocks, strict=True)]
             x = torch.cat(done) if len(done) > 1 else done[0]
             gone += [left] if step.left else []
+        self.last_blocks = False
         x = Reordered.apply(torch.cat([x, *gone]), next(tensors), next(tensors))
         return x
 
@@ -463,7 +492,7 @@ class Pass:
             q = torch.cat([q, _per_token(by_offset, choice)], -1)
             k, v = torch.cat([k, cells], -1), torch.cat([v, cells], -1)
         # spelled out: torch's fused kernels are slower for so few tokens, and on a GPU never twice the same
-        out = ((q * width**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
+        out: Tensor = ((q * width**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
         if block.relative_distance:
             mass = _per_token(out[..., width:], choice.transpose(1, 2))
             out = out[..., :width] + self.tables(mass, name, "value", block, networks)
@@ -473,20 +502,6 @@ class Pass:
 def _total(dy: Tensor, y: Tensor) -> Tensor:
     """sum(dy * y) for each network, in float64."""
     return (dy * y).sum(2).sum(1, dtype=torch.float64)
-
-
-def _products(dy: Tensor, x: Tensor) -> Tensor:
-    """Weight gradients dy^T x, [n, outputs, inputs].
-
-    On a GPU in TF32: every element has its own rounding error of about 3e-4, and nothing is computed from it but sums
-    of thousands of magnitudes, in which such errors vanish (they change a sum by less than one part in a million).
-    """
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if dy.is_cuda else before)
-    try:
-        return dy.transpose(1, 2) @ x
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _magnitude(name: str, gradient: Tensor, value: Tensor) -> Tensor:

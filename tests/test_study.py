@@ -80,7 +80,10 @@ def test_more_trials_extend_a_study(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "short"
     assert search(out, trials=3).stopped == "reached 3 trials"
     assert len(search(out, trials=10, resume=True).study.trials) == 10
-    assert without_times(out) == without_times(whole)
+    for ours, theirs in zip(without_times(out), without_times(whole), strict=True):
+        scores = ours.pop("measured"), theirs.pop("measured")
+        assert ours == theirs
+        assert scores[0] == pytest.approx(scores[1], rel=1e-5)  # three at once, or ten: not to the last digit
     again = search(out, trials=5, resume=True)
     assert again.stopped == "had 10 trials already, 5 were asked for" and len(again.study.trials) == 10
 
@@ -325,8 +328,8 @@ def test_a_study_without_success_has_no_best(whole: Path) -> None:
 
 def test_progress_is_told(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    search(tmp_path / "seen", trials=20, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))
-    assert seen == [(0, 20), (16, 20), (20, 20)]
+    search(tmp_path / "seen", trials=40, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))
+    assert seen == [(0, 40), (32, 40), (40, 40)]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -371,15 +371,14 @@ class Pass:
     # --- the networks
 
     def forward_backward(self, images: Tensor, labels: Tensor | None, geometry: Geometry) -> None:
-        """Where nothing but sums of magnitudes over a weight gradient is wanted, in TF32.
+        """Where nothing but sums of magnitudes over weight gradients is wanted and the mean token is read, in TF32.
 
         There every element has its own rounding error of about 3e-4, and in a sum of thousands these vanish. The
         classifier and the last blocks, whose gradients are nearly the same for all tokens, stay in float32: their
         errors would not.
         """
-        rough = self.names <= {
-            f"{name}{variant}" for name in ("snip", "grad_norm") for variant in ("", ":params=linear")
-        }
+        sums = {f"{name}{variant}" for name in ("snip", "grad_norm") for variant in ("", ":params=linear")}
+        rough = self.names <= sums and self.plans[0].readout == "mean"
         anchor = torch.zeros((), device=images.device, dtype=images.dtype, requires_grad=True)
         with torch.enable_grad(), products_in("high" if rough else "highest"):
             logits = self.logits(images, anchor, geometry)

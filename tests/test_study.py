@@ -328,8 +328,8 @@ def test_a_study_without_success_has_no_best(whole: Path) -> None:
 
 def test_progress_is_told(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    search(tmp_path / "seen", trials=40, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))
-    assert seen == [(0, 40), (32, 40), (40, 40)]
+    search(tmp_path / "seen", trials=20, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))
+    assert seen == [(0, 20), (16, 20), (20, 20)]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from vitsearch.search import STRATEGIES, Domain, History
 from vitsearch.spaces import SPACES, Space
 
 FORMAT = 1
-CHUNK_ON_CPU, CHUNK_ON_GPU = 32, 2048
+CHUNK_ON_CPU, CHUNK_ON_GPU = 16, 2048
 log = logging.getLogger("vitsearch")
 
 

@@ -19,7 +19,6 @@ from vitsearch.architecture import Architecture, Attention, Settings, check_seed
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.errors import VitsearchError
-from vitsearch.models import build
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
 from vitsearch.proxies.batched import BATCHED, ON_DATA, can_batch, group_by_skeleton, score_group
@@ -81,23 +80,25 @@ class ProxyEvaluator:
         self.memory = memory if memory is not None else free_memory(self.device) // 2
         self.at_once: int | None = None
         self.source: ImageSource = open_data(data)
-        self._batch: Batch | None = None
+        self.traces = frozenset(trace for proxy, _ in self.proxies.values() for trace in proxy.traces)
+        self._batches: dict[int, Batch] = {}
         self._banks: dict[tuple[str, str], WeightBank] = {}
         if any(proxy.needs_data for proxy, _ in self.proxies.values()):
             self.batch()  # bad data stops here, not in every trial
 
-    def batch(self) -> Batch:
-        """The same images and labels for every network."""
-        if self._batch is None:
+    def batch(self, number: int = 0) -> Batch:
+        """The same images and labels for every network; other ones for each number."""
+        if number not in self._batches:
             try:
-                self._batch = self.source.draw(self.batch_size, self.geometry, self.seed)
+                seed = batch_seed(self.seed, number)
+                self._batches[number] = self.source.draw(self.batch_size, self.geometry, seed)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
                 raise VitsearchError(
                     f"`batch_size` must fit into memory, but got {self.batch_size} at {self.geometry.image_size} px"
                 ) from None
-        return self._batch
+        return self._batches[number]
 
     def bank(self, settings: Settings, plan: Architecture) -> WeightBank:
         """Where the networks of a space get their weights."""
@@ -153,19 +154,14 @@ class ProxyEvaluator:
     def one(self, settings: Settings, known: tuple[dict[str, float], float] | None = None) -> Score:
         """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""
         plan = decode(settings)
-        bank = self.bank(settings, plan) if self.weights == "shared" else None
-
-        def network() -> nn.Module:
-            made = build(plan, self.geometry, seed=self.seed)
-            return made if bank is None else bank.fill(made)
-
         subject = Subject(
             name=f"{settings['space']} {plan.key()}",
-            network=network,
+            network=lambda: self.bank(settings, plan).network(plan, self.geometry),
             batch=self.batch,
             geometry=self.geometry,
             architecture=plan,
             device=self.device,
+            traces=self.traces,
         )
         return self.examine(subject, settings, *(known or ({}, 0.0)))
 
@@ -191,10 +187,16 @@ class ProxyEvaluator:
         return Score(arch=arch, scores=scores, errors=errors, seconds=seconds + time.perf_counter() - start)
 
 
+def batch_seed(seed: int, number: int) -> int:
+    """The first batch has the seed itself, the others numbers far from it."""
+    return (seed + number * 0x9E3779B9) % (1 << 32) if number else seed
+
+
 def free_memory(device: torch.device) -> int:
     """Bytes that are free for tensors on this device."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, to be reused
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     table = Path("/proc/meminfo")  # Linux: counts what the page cache would give back
     lines = table.read_text().splitlines() if table.exists() else []
     available = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
@@ -256,9 +258,10 @@ def timm_subject(model: str, evaluator: ProxyEvaluator, image_size: int | None) 
     return Subject(
         name=model,
         network=network,
-        batch=lambda: evaluator.source.draw(evaluator.batch_size, geometry, seed),
+        batch=lambda number: evaluator.source.draw(evaluator.batch_size, geometry, batch_seed(seed, number)),
         geometry=geometry,
         device=evaluator.device,
+        traces=evaluator.traces,
     )
 
 

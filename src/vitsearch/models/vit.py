@@ -74,6 +74,7 @@ class VisionNetwork(nn.Module):
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         generator: torch.Generator | None = None,
+        draw_weights: bool = True,
     ) -> None:
         super().__init__()
         self.architecture = architecture
@@ -93,7 +94,8 @@ class VisionNetwork(nn.Module):
         self.head: nn.Module = nn.Identity()
         self.reset_classifier(num_classes, global_pool, initial=False)
         self.feature_info = _feature_info(architecture, self.image_size)
-        initialise(self, architecture.initialisation, generator)
+        if draw_weights:
+            initialise(self, architecture.initialisation, generator)
 
     def _position_table(self, width: int) -> nn.Parameter | None:
         if self.architecture.position == "none":
@@ -288,11 +290,12 @@ def build(
     *,
     seed: int | None = None,
     drop_path_rate: float = 0.0,
+    draw_weights: bool = True,
 ) -> VisionNetwork:
     """The network of a blueprint or of settings, in evaluation mode.
 
     With a seed, the weights are those that `torch.manual_seed(seed)` right before would give, and torch's own
-    generator is left alone.
+    generator is left alone. Without `draw_weights` they are whatever the memory held, for a caller that fills them.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     plan = architecture if isinstance(architecture, Architecture) else decode(architecture)
@@ -303,6 +306,7 @@ def build(
         in_chans=geometry.channels,
         drop_path_rate=drop_path_rate,
         generator=generator,
+        draw_weights=draw_weights,
     ).eval()
 
 

@@ -77,6 +77,15 @@ class WeightBank:
             self._norms[key] = float(self._nuclear_norms([tensor])[0])
         return self._norms[key]
 
+    def network(self, plan: Architecture, geometry: Geometry) -> nn.Module:
+        """A network with these weights. They are not copied: networks with a layer in common share its memory."""
+        made = build(plan, geometry, draw_weights=False)
+        shapes = {name: parameter.shape for name, parameter in made.named_parameters()}
+        for name, parameter in made.named_parameters():
+            shape = tuple(parameter.shape)
+            parameter.data = self.get(name, shape, fan_in(name, shapes), absolute=False, dtype=torch.float32)
+        return made
+
     @torch.no_grad()
     def fill(self, network: nn.Module) -> nn.Module:
         """Give a built network these weights."""

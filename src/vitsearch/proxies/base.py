@@ -8,7 +8,7 @@ seeded initial weights. A proxy that has no value for a network raises `ProxyUnd
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -16,58 +16,104 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitsearch.architecture import Architecture
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.errors import ProxyUndefined, UnknownName
+from vitsearch.proxies.traces import Fisher, Signs
 from vitsearch.registry import Registry, did_you_mean
 
 Direction = Literal["max", "min"]
 
 
 class Subject:
-    """One network under examination. `architecture` is None for networks that are not ours."""
+    """One network under examination. `architecture` is None for networks that are not ours.
+
+    `traces` says what the pass on the first batch records on the way, because a proxy will ask for it: `signs`,
+    `fisher`, `hessian`. What was not announced is still found, with a pass of its own.
+    """
 
     def __init__(
         self,
         *,
         name: str,
         network: Callable[[], nn.Module],
-        batch: Callable[[], Batch],
+        batch: Callable[[int], Batch],
         geometry: Geometry,
         architecture: Architecture | None = None,
         device: torch.device | None = None,
+        traces: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
         self.architecture = architecture
         self.geometry = geometry
         self.device = device or torch.device("cpu")
+        self.traces = traces
         self._make_network = network
         self._make_batch = batch
+        self._batches: dict[int, Batch] = {}
+        self._gradients: dict[int, dict[str, Tensor]] = {}
+        self._found: dict[str, Any] = {}
         self._absolute: dict[torch.dtype, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
     @cached_property
     def network(self) -> nn.Module:
         return self._make_network().eval().to(self.device)
 
-    @cached_property
-    def batch(self) -> Batch:
-        images, labels = self._make_batch()
-        return Batch(images.to(self.device), labels.to(self.device))
+    def batch(self, number: int = 0) -> Batch:
+        if number not in self._batches:
+            images, labels = self._make_batch(number)
+            self._batches[number] = Batch(images.to(self.device), labels.to(self.device))
+        return self._batches[number]
 
     @cached_property
     def parameters(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self.network.named_parameters()}
 
-    @cached_property
+    @property
     def loss_gradients(self) -> dict[str, Tensor]:
-        """Gradient of the mean cross-entropy on the batch, for every parameter that takes part."""
+        return self.gradients_on(0)
+
+    def gradients_on(self, number: int) -> dict[str, Tensor]:
+        """Gradient of the mean cross-entropy on a batch, for every parameter that takes part."""
+        if number not in self._gradients:
+            self._differentiate(number, self.traces if number == 0 else frozenset())
+        return self._gradients[number]
+
+    def trace(self, name: str) -> Any:
+        """What a pass on the first batch recorded under this name; `signs` alone needs no backward pass."""
+        if name not in self._found:
+            if name == "signs" and not (self.traces - {"signs"} or 0 in self._gradients):
+                signs = Signs(self.network)
+                with torch.no_grad(), full_precision(), signs:
+                    self.network(self.batch().images)
+                self._found["signs"] = signs
+            else:
+                self._differentiate(0, self.traces | {name})
+        return self._found[name]
+
+    def _differentiate(self, number: int, traces: frozenset[str]) -> None:
         parameters = dict(self.network.named_parameters())
-        images, labels = self.batch
-        with torch.enable_grad(), full_precision():
-            loss = F.cross_entropy(self.network(images), labels)
-            return _gradients(loss, parameters)
+        images, labels = self.batch(number)
+        twice = "hessian" in traces
+        recorders: dict[str, AbstractContextManager[Any]] = {}
+        if "signs" in traces:
+            recorders["signs"] = Signs(self.network)
+        if "fisher" in traces:
+            recorders["fisher"] = Fisher(self.network, len(images))
+        with torch.enable_grad(), full_precision(), twice_differentiable() if twice else nullcontext():
+            with ExitStack() as stack:
+                for recorder in recorders.values():
+                    stack.enter_context(recorder)
+                loss = F.cross_entropy(self.network(images), labels)
+                gradients = _gradients(loss, parameters, create_graph=twice)
+            if twice:
+                inner = torch.stack([(g * g.detach()).sum() for g in gradients.values()]).sum()
+                self._found["hessian"] = _gradients(inner, parameters)  # H g, with g = dL/dw
+        self._gradients[number] = {name: gradient.detach() for name, gradient in gradients.items()}
+        self._found |= recorders
 
     def absolute(self, dtype: torch.dtype = torch.float32) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The absolute network: every parameter as |w|, and the gradient of the sum of its logits for an image of ones.
@@ -99,6 +145,12 @@ class Subject:
             found[role].append(f"{name}.weight")
         return found
 
+    @cached_property
+    def convolutions(self) -> list[str]:
+        """Names of the weights of convolutions."""
+        modules = self.network.named_modules()
+        return [f"{name}.weight" for name, module in modules if isinstance(module, nn.Conv2d)]
+
     def undefined(self, proxy: str, reason: str) -> ProxyUndefined:
         return ProxyUndefined(f"{proxy} is not defined for {self.name}: {reason}")
 
@@ -108,9 +160,14 @@ def full_precision() -> AbstractContextManager[None]:
     return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
 
 
-def _gradients(value: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def twice_differentiable() -> AbstractContextManager[None]:
+    """Attention spelled out: torch's fused kernels have no second derivative."""
+    return sdpa_kernel(SDPBackend.MATH)
+
+
+def _gradients(value: Tensor, parameters: Mapping[str, Tensor], create_graph: bool = False) -> dict[str, Tensor]:
     wanted = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
-    gradients = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
+    gradients = torch.autograd.grad(value, list(wanted.values()), allow_unused=True, create_graph=create_graph)
     return {name: g for name, g in zip(wanted, gradients, strict=True) if g is not None}
 
 
@@ -148,6 +205,8 @@ class Proxy:
     needs_labels: bool = False
     needs_gradient: bool = False
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    traces: tuple[str, ...] = ()
+    """What it asks of `Subject.trace`."""
 
 
 PROXIES: Registry[Proxy] = Registry("proxy", "vitsearch.proxies")

@@ -22,6 +22,7 @@ from torch import Tensor
 from vitsearch.architecture import Architecture
 from vitsearch.proxies.base import Subject, proxy
 
+PAPER_SALIENCY = "Zhou et al., Training-free Transformer Architecture Search (TF-TAS), CVPR 2022, section 3.3"
 PAPER = "Zhou et al., Training-free Transformer Architecture Search (TF-TAS), CVPR 2022, eq. 4-6"
 
 
@@ -29,13 +30,38 @@ PAPER = "Zhou et al., Training-free Transformer Architecture Search (TF-TAS), CV
 def dss(subject: Subject) -> float:
     """Synaptic diversity of attention plus saliency of MLPs, on the absolute weights."""
     weights, _ = subject.absolute(precision(subject.architecture))
-    return _diversity(subject, "dss", weights) + _saliency(subject)
+    return _diversity(subject, "dss", weights) + _saliency(subject, "mlp")
 
 
 @proxy("dss-signed", paper=f"{PAPER}; nuclear norm of the weights before their absolute value", needs_gradient=True)
 def dss_signed(subject: Subject) -> float:
     """DSS with the nuclear norm of W in place of |W|; the gradients are those of the absolute network."""
-    return _diversity(subject, "dss-signed", subject.parameters) + _saliency(subject)
+    return _diversity(subject, "dss-signed", subject.parameters) + _saliency(subject, "mlp")
+
+
+@proxy("dss-diversity", paper=PAPER, needs_gradient=True)
+def dss_diversity(subject: Subject) -> float:
+    """The attention half of DSS (eq. 4)."""
+    weights, _ = subject.absolute(precision(subject.architecture))
+    return _diversity(subject, "dss-diversity", weights)
+
+
+@proxy("dss-saliency", paper=PAPER, needs_gradient=True)
+def dss_saliency(subject: Subject) -> float:
+    """The MLP half of DSS (eq. 5)."""
+    return _saliency(subject, "mlp")
+
+
+@proxy("saliency-msa", paper=PAPER_SALIENCY, needs_gradient=True)
+def saliency_msa(subject: Subject) -> float:
+    """Sum of gradient x weight over the attention's linear layers, of the absolute network."""
+    return _saliency(subject, "attention")
+
+
+@proxy("saliency-all", paper=PAPER_SALIENCY, needs_gradient=True)
+def saliency_all(subject: Subject) -> float:
+    """Sum of gradient x weight over the linear layers of attention and MLP, of the absolute network."""
+    return _saliency(subject, "attention", "mlp")
 
 
 def precision(architecture: Architecture | None) -> torch.dtype:
@@ -52,9 +78,11 @@ def _diversity(subject: Subject, name: str, weights: dict[str, Tensor]) -> float
     return float((norms[: len(chosen)] * norms[len(chosen) :]).sum())
 
 
-def _saliency(subject: Subject) -> float:
+def _saliency(subject: Subject, *roles: str) -> float:
     weights, gradients = subject.absolute(precision(subject.architecture))
-    chosen = [weight for weight in subject.linears["mlp"] if weight in gradients]
+    chosen = [weight for role in roles for weight in subject.linears[role] if weight in gradients]
+    if not chosen:
+        raise subject.undefined("saliency", f"it has no linear layer inside {' or '.join(roles)}")
     return float(sum((gradients[weight] * weights[weight]).sum(dtype=torch.float64) for weight in chosen))
 
 

@@ -46,6 +46,20 @@ def synflow(subject: Subject) -> float:
     return float(sum((gradient * weights[name]).sum() for name, gradient in gradients.items()))
 
 
+@proxy(
+    "log-synflow",
+    paper="Cavagnero et al., FreeREA, WACV 2023",
+    needs_gradient=True,
+)
+def log_synflow(subject: Subject) -> float:
+    """Sum of |weight| x log(1 + |gradient|) over all parameters of the absolute network, an image of ones, in float64.
+
+    As published it takes log(1 + gradient), which a transformer's negative gradients do not allow.
+    """
+    weights, gradients = subject.absolute(torch.float64)
+    return float(sum((gradient.abs().log1p() * weights[name]).sum() for name, gradient in gradients.items()))
+
+
 def _total(subject: Subject, params: str, term: Callable[[Tensor, Tensor], Tensor]) -> float:
     chosen = set(subject.loss_gradients)
     if params == "linear":

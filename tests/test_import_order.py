@@ -26,6 +26,7 @@ ORDER = [
     "latency",
     "evaluate",
     "benchmark",
+    "correlation",
     "search",
     "study",
     "methods",

@@ -20,7 +20,7 @@ import typer
 from rich.table import Table
 
 from vitsearch import __version__
-from vitsearch.architecture import brief
+from vitsearch.architecture import brief, check_whole
 from vitsearch.arguments import Given, read_architecture, read_architectures, read_limits, read_quantity
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
@@ -287,6 +287,113 @@ def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> 
         cells = [f"{row['scores'][n]:.6g}" if n in row["scores"] else row["errors"][n] for n in names]
         table.add_row(row["arch"].get("timm") or summary(row["arch"]), *cells)
     show(table)
+
+
+bench = typer.Typer(no_args_is_help=True, help="Benchmark tables: what is in them, and which proxy agrees with them.")
+app.add_typer(bench, name="bench")
+BenchOption = Annotated[
+    list[Path], typer.Option("--bench", help="Benchmark table: JSON, CSV, Parquet, or a published .pth list.")
+]
+
+
+@bench.command("show", epilog=GLOBAL_HELP)
+def bench_show(bench: BenchOption, as_json: JsonOption = False) -> None:
+    """What is in benchmark tables: spaces, columns, ranges, and what looks wrong."""
+    from vitsearch.benchmark import describe, read_table
+
+    found = [describe(read_table(path)) for path in bench]
+    if as_json:
+        return emit(found)
+    for one in found:
+        table = Table("column", "space", "classes", "px", "measured", "lowest", "median", "highest")
+        table.title = f"{one['name']}: {one['entries']} networks of {one['space']}"
+        for column in one["columns"]:
+            numbers = [f"{column[key]:.2f}" if column[key] is not None else "" for key in ("min", "median", "max")]
+            cells = [column["name"], column["space"], *(str(column[k]) for k in ("classes", "image_size", "measured"))]
+            table.add_row(*cells, *numbers)
+        show(table)
+        for warning in one["warnings"]:
+            log.warning("%s", warning)
+
+
+@bench.command("correlate", epilog=GLOBAL_HELP)
+def bench_correlate(
+    bench: BenchOption,
+    proxy: Annotated[
+        str, typer.Option("--proxy", help="Names with commas, `fast`, or `all`.", autocompletion=_proxy_names)
+    ] = "fast",
+    column: Annotated[list[str] | None, typer.Option("--column", help="Only this column of accuracies.")] = None,
+    data: DataOption = "noise",
+    batch_size: BatchOption = 8,
+    seed: SeedOption = 0,
+    seeds: Annotated[int, typer.Option("--seeds", **NUMBER, help="How many seeds, from --seed on.")] = 1,
+    weights: WeightsOption = "fresh",
+    memory: MemoryOption = None,
+    scores: Annotated[
+        Path | None, typer.Option("--scores", help="Keep scores in this file, and take from it what it has.")
+    ] = None,
+    page: Annotated[Path | None, typer.Option("--page", help="Write plots to this HTML file.")] = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """How well proxies rank the networks of benchmark tables, beside the size baselines and at equal size."""
+    from vitsearch.benchmark import read_table
+    from vitsearch.correlation import Conditions, ScoreBook, check_columns, choose_proxies, correlate, measured
+
+    names, columns = choose_proxies(proxy), column or []
+    used = [seed + number for number in range(check_whole("--seeds", seeds))]
+    tables = [read_table(path) for path in bench]
+    check_columns(tables, columns)
+    conditions = Conditions(
+        data=data, batch_size=batch_size, weights=weights, device=device, memory=read_quantity("--memory", memory)
+    )
+    book = ScoreBook(conditions, scores)
+    networks = [
+        network
+        for table in tables
+        for name in columns or table.columns
+        if name in table.columns
+        for network, _ in measured(table, name)
+    ]
+    with progress_bar("scoring", len(set(networks)) * len(used)) as tick:
+        book.fill(networks, names, used, lambda done, total: tick(done, total))
+    rows = correlate(tables, book, names, used, columns)
+    if page is not None:
+        from vitsearch.report import write_correlation_page
+
+        write_correlation_page(page, tables, book, names, used, rows, columns)
+        log.info("plots: %s", page)
+    if as_json:
+        return emit(rows)
+    show_correlations(rows)
+
+
+def show_correlations(rows: list[dict[str, Any]]) -> None:
+    """One table for each benchmark: Kendall by dataset with its interval, then at equal and at near size."""
+    plain = [row for row in rows if row["source"] is None]
+    for benchmark in dict.fromkeys(row["benchmark"] for row in plain):
+        here = [row for row in plain if row["benchmark"] == benchmark]
+        datasets = list(dict.fromkeys(row["dataset"] for row in here))
+        of = {(row["proxy"], row["dataset"]): row for row in here}
+        for measure, title in CORRELATION_TABLES.items():
+            table = Table("proxy", *datasets, title=f"{benchmark}: {title}")
+            for name in dict.fromkeys(row["proxy"] for row in here):
+                table.add_row(name, *(_correlation_cell(of.get((name, dataset)), measure) for dataset in datasets))
+            show(table)
+
+
+CORRELATION_TABLES = {
+    "kendall": "Kendall's tau [95 % interval]",
+    "kendall_equal_size": "Kendall's tau among networks of equal size",
+    "kendall_near_size": "Kendall's tau among networks within 5 % of parameters",
+}
+
+
+def _correlation_cell(row: dict[str, Any] | None, measure: str) -> str:
+    if row is None or row[measure] is None:
+        return "-" if row is None or not row.get("failure") else "not defined"
+    low, high = row.get(f"{measure}_low"), row.get(f"{measure}_high")
+    return f"{row[measure]:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else "")
 
 
 @app.command(epilog=GLOBAL_HELP)

@@ -21,7 +21,7 @@ from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.errors import VitsearchError
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
-from vitsearch.proxies.batched import BATCHED, ON_DATA, can_batch, group_by_skeleton, score_group
+from vitsearch.proxies.batched import ON_DATA, can_batch, group_by_skeleton, score_group, worth_batching
 from vitsearch.proxies.diversity import nuclear_norms, precision
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import canonical, decode, space_over
@@ -81,24 +81,23 @@ class ProxyEvaluator:
         self.at_once: int | None = None
         self.source: ImageSource = open_data(data)
         self.traces = frozenset(trace for proxy, _ in self.proxies.values() for trace in proxy.traces)
-        self._batches: dict[int, Batch] = {}
+        self._batch: Batch | None = None
         self._banks: dict[tuple[str, str], WeightBank] = {}
         if any(proxy.needs_data for proxy, _ in self.proxies.values()):
             self.batch()  # bad data stops here, not in every trial
 
-    def batch(self, number: int = 0) -> Batch:
-        """The same images and labels for every network; other ones for each number."""
-        if number not in self._batches:
+    def batch(self) -> Batch:
+        """The same images and labels for every network."""
+        if self._batch is None:
             try:
-                seed = batch_seed(self.seed, number)
-                self._batches[number] = self.source.draw(self.batch_size, self.geometry, seed)
+                self._batch = self.source.draw(self.batch_size, self.geometry, self.seed)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
                 raise VitsearchError(
                     f"`batch_size` must fit into memory, but got {self.batch_size} at {self.geometry.image_size} px"
                 ) from None
-        return self._batches[number]
+        return self._batch
 
     def bank(self, settings: Settings, plan: Architecture) -> WeightBank:
         """Where the networks of a space get their weights."""
@@ -114,7 +113,7 @@ class ProxyEvaluator:
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""
         plans = [decode(settings) for settings in architectures]
-        names = [name for name in self.proxies if name in BATCHED]
+        names = worth_batching({name: proxy for name, (proxy, _) in self.proxies.items()})
         able = {number: plan for number, plan in enumerate(plans) if names and can_batch(plan)}
         known: dict[int, tuple[dict[str, float], float]] = {}
         while able:
@@ -187,11 +186,6 @@ class ProxyEvaluator:
         return Score(arch=arch, scores=scores, errors=errors, seconds=seconds + time.perf_counter() - start)
 
 
-def batch_seed(seed: int, number: int) -> int:
-    """The first batch has the seed itself, the others numbers far from it."""
-    return (seed + number * 0x9E3779B9) % (1 << 32) if number else seed
-
-
 def free_memory(device: torch.device) -> int:
     """Bytes that are free for tensors on this device."""
     if device.type == "cuda":
@@ -258,7 +252,7 @@ def timm_subject(model: str, evaluator: ProxyEvaluator, image_size: int | None) 
     return Subject(
         name=model,
         network=network,
-        batch=lambda number: evaluator.source.draw(evaluator.batch_size, geometry, batch_seed(seed, number)),
+        batch=lambda: evaluator.source.draw(evaluator.batch_size, geometry, seed),
         geometry=geometry,
         device=evaluator.device,
         traces=evaluator.traces,

@@ -157,9 +157,9 @@ def bootstrap_agreement(
     """Percentile interval of each measure of `Agreement`, over resamples of the networks with replacement.
 
     `scores` is [n] or [seeds, n]; with several seeds the value of a resample is the mean over the seeds, undefined when
-    it is for one of them. A network drawn twice is tied with itself, but is no pair of equal or near size. In
-    `mean_best_rank` its copies do share ranks, which draws the interval of small groups towards 0.5. Undefined
-    resamples are left out; the interval is None when fewer than half are left.
+    it is for one of them. A network drawn twice is tied with itself, but is no pair of equal or near size, and no
+    second member of its group in `mean_best_rank`. Undefined resamples are left out; the interval is None when fewer
+    than half are left.
     """
     import numpy as np
 
@@ -197,6 +197,8 @@ def _counts(n: int, resamples: int, seed: int) -> Array:
 
 def _measures(scores: Array, values: Array, sizes: Array, counts: Array) -> dict[str, Array]:
     """Each measure in each resample, nan where it is undefined."""
+    import numpy as np
+
     return {
         "kendall": _kendall(scores, values, counts),
         "spearman": _spearman(scores, values, counts),
@@ -207,7 +209,7 @@ def _measures(scores: Array, values: Array, sizes: Array, counts: Array) -> dict
         "regret_1": _top_regret(scores, values, 1, counts),
         "regret_5": _top_regret(scores, values, 5, counts),
         "regret_10": _top_regret(scores, values, 10, counts),
-        "mean_best_rank": _mean_best_rank(scores, values, sizes, counts),
+        "mean_best_rank": _mean_best_rank(scores, values, sizes, np.minimum(counts, 1)),
     }
 
 

@@ -243,7 +243,7 @@ def test_cross_entropy_is_the_mean() -> None:
     settings = SPACES["autoformer-micro"].region().smallest()
     one = open_data("noise").draw(3, GEOMETRY, 0)
     network = build(settings, GEOMETRY, seed=0)
-    subject = Subject(name="x", network=lambda: network, batch=lambda number: one, geometry=GEOMETRY)
+    subject = Subject(name="x", network=lambda: network, batch=lambda: one, geometry=GEOMETRY)
     loss = F.cross_entropy(network(torch.cat([one.images] * 2)), torch.cat([one.labels] * 2))
     gradients = torch.autograd.grad(loss, list(network.parameters()))
     expected = sum(float((g * p).abs().sum()) for g, p in zip(gradients, subject.parameters.values(), strict=True))

@@ -22,7 +22,7 @@ from vitsearch.architecture import Architecture
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.errors import ProxyUndefined, UnknownName
-from vitsearch.proxies.traces import Fisher, Signs
+from vitsearch.proxies.traces import Fisher, Recorder, Scales, Signs
 from vitsearch.registry import Registry, did_you_mean
 
 Direction = Literal["max", "min"]
@@ -31,8 +31,8 @@ Direction = Literal["max", "min"]
 class Subject:
     """One network under examination. `architecture` is None for networks that are not ours.
 
-    `traces` says what the pass on the first batch records on the way, because a proxy will ask for it: `signs`,
-    `fisher`, `hessian`. What was not announced is still found, with a pass of its own.
+    `traces` says what the pass over the batch records on the way, because a proxy will ask for it: `signs`, `fisher`,
+    `curvature`. What was not announced is still found, with a pass of its own.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Subject:
         *,
         name: str,
         network: Callable[[], nn.Module],
-        batch: Callable[[int], Batch],
+        batch: Callable[[], Batch],
         geometry: Geometry,
         architecture: Architecture | None = None,
         device: torch.device | None = None,
@@ -53,8 +53,7 @@ class Subject:
         self.traces = traces
         self._make_network = network
         self._make_batch = batch
-        self._batches: dict[int, Batch] = {}
-        self._gradients: dict[int, dict[str, Tensor]] = {}
+        self._gradients: dict[str, Tensor] | None = None
         self._found: dict[str, Any] = {}
         self._absolute: dict[torch.dtype, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
@@ -62,11 +61,10 @@ class Subject:
     def network(self) -> nn.Module:
         return self._make_network().eval().to(self.device)
 
-    def batch(self, number: int = 0) -> Batch:
-        if number not in self._batches:
-            images, labels = self._make_batch(number)
-            self._batches[number] = Batch(images.to(self.device), labels.to(self.device))
-        return self._batches[number]
+    @cached_property
+    def batch(self) -> Batch:
+        images, labels = self._make_batch()
+        return Batch(images.to(self.device), labels.to(self.device))
 
     @cached_property
     def parameters(self) -> dict[str, Tensor]:
@@ -74,46 +72,67 @@ class Subject:
 
     @property
     def loss_gradients(self) -> dict[str, Tensor]:
-        return self.gradients_on(0)
+        """Gradient of the mean cross-entropy on the batch, for every parameter that takes part."""
+        if self._gradients is None:
+            self._differentiate(self.traces)
+        assert self._gradients is not None
+        return self._gradients
 
-    def gradients_on(self, number: int) -> dict[str, Tensor]:
-        """Gradient of the mean cross-entropy on a batch, for every parameter that takes part."""
-        if number not in self._gradients:
-            self._differentiate(number, self.traces if number == 0 else frozenset())
-        return self._gradients[number]
+    def gradients_in_parts(self, count: int) -> list[dict[str, Tensor]]:
+        """The same on each of `count` equal parts of the batch; the last from the others and the whole."""
+        images, labels = self.batch
+        if len(images) % count or len(images) < 2 * count:
+            raise self.undefined("zico", f"{len(images)} images are not {count} batches of two or more")
+        whole, parameters = self.loss_gradients, dict(self.network.named_parameters())
+        parts = list(zip(images.chunk(count), labels.chunk(count), strict=True))
+        found: list[dict[str, Tensor]] = []
+        for some, their_labels in parts[:-1]:
+            with torch.enable_grad(), full_precision():
+                found.append(_gradients(F.cross_entropy(self.network(some), their_labels), parameters))
+        last = {name: count * gradient - sum(part[name] for part in found) for name, gradient in whole.items()}
+        return [*found, last]
 
     def trace(self, name: str) -> Any:
-        """What a pass on the first batch recorded under this name; `signs` alone needs no backward pass."""
+        """What a pass over the batch recorded under this name; `signs` alone needs no backward pass."""
         if name not in self._found:
-            if name == "signs" and not (self.traces - {"signs"} or 0 in self._gradients):
+            if name == "signs" and not (self.traces - {"signs"} or self._gradients):
                 signs = Signs(self.network)
                 with torch.no_grad(), full_precision(), signs:
-                    self.network(self.batch().images)
+                    self.network(self.batch.images)
                 self._found["signs"] = signs
             else:
-                self._differentiate(0, self.traces | {name})
+                self._differentiate(self.traces | {name})
         return self._found[name]
 
-    def _differentiate(self, number: int, traces: frozenset[str]) -> None:
+    def _differentiate(self, traces: frozenset[str]) -> None:
+        try:
+            self._one_pass(traces)
+        except RuntimeError as error:
+            if "curvature" not in traces or "is not implemented" not in str(error):
+                raise
+            self._found["curvature"] = None  # the others go on without it
+            self._one_pass(traces - {"curvature"})
+
+    def _one_pass(self, traces: frozenset[str]) -> None:
+        images, labels = self.batch
         parameters = dict(self.network.named_parameters())
-        images, labels = self.batch(number)
-        twice = "hessian" in traces
-        recorders: dict[str, AbstractContextManager[Any]] = {}
-        if "signs" in traces:
-            recorders["signs"] = Signs(self.network)
-        if "fisher" in traces:
-            recorders["fisher"] = Fisher(self.network, len(images))
-        with torch.enable_grad(), full_precision(), twice_differentiable() if twice else nullcontext():
+        makers: dict[str, Callable[[], Recorder]] = {
+            "signs": lambda: Signs(self.network),
+            "fisher": lambda: Fisher(self.network, len(images)),
+            "curvature": lambda: Scales(self.network),
+        }
+        recorders = {name: makers[name]() for name in makers if name in traces}
+        scales = recorders.get("curvature")
+        with torch.enable_grad(), full_precision(), nullcontext() if scales is None else twice_differentiable():
             with ExitStack() as stack:
                 for recorder in recorders.values():
                     stack.enter_context(recorder)
                 loss = F.cross_entropy(self.network(images), labels)
-                gradients = _gradients(loss, parameters, create_graph=twice)
-            if twice:
-                inner = torch.stack([(g * g.detach()).sum() for g in gradients.values()]).sum()
-                self._found["hessian"] = _gradients(inner, parameters)  # H g, with g = dL/dw
-        self._gradients[number] = {name: gradient.detach() for name, gradient in gradients.items()}
-        self._found |= recorders
+                gradients = _gradients(loss, parameters, create_graph=scales is not None)
+            self._found |= recorders
+            if isinstance(scales, Scales):
+                self._found["curvature"] = scales.weighted_curvature(parameters, gradients)
+        self._gradients = {name: gradient.detach() for name, gradient in gradients.items()}
 
     def absolute(self, dtype: torch.dtype = torch.float32) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The absolute network: every parameter as |w|, and the gradient of the sum of its logits for an image of ones.

@@ -30,14 +30,32 @@ from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import WeightBank
+from vitsearch.proxies.base import Proxy
 from vitsearch.proxies.diversity import pair_nuclear_norms, precision
 
 Report: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # X, dY and Y of a linear layer
 Tallies: TypeAlias = dict[str, Tensor]  # what is being added up, one number for each network
 
-ABSOLUTE = ("dss", "dss-signed", "synflow")
+DSS = ("dss", "dss-signed", "dss-diversity", "dss-saliency", "saliency-msa", "saliency-all")
+ABSOLUTE = (*DSS, "synflow")
+SALIENCY = {"saliency-msa", "saliency-all"}
 ON_DATA = tuple(f"{name}{variant}" for name in ("snip", "plain", "grad_norm") for variant in ("", ":params=linear"))
 BATCHED = (*ABSOLUTE, *ON_DATA, *(f"{name}:params=all" for name in ("snip", "plain", "grad_norm")))
+
+
+def worth_batching(proxies: Mapping[str, Proxy]) -> list[str]:
+    """Those that go through in batches: not where a network must be built for another proxy of the same pass anyway."""
+    alone = {family(name, proxy) for name, proxy in proxies.items() if name not in BATCHED}
+    return [name for name, proxy in proxies.items() if name in BATCHED and family(name, proxy) not in alone]
+
+
+def family(name: str, proxy: Proxy) -> str:
+    """The pass a proxy takes its numbers from."""
+    if not proxy.needs_gradient:
+        return "none"
+    if proxy.needs_data:
+        return "data"
+    return "dss" if name in DSS else "synflow"
 
 
 def can_batch(architecture: Architecture) -> bool:
@@ -260,7 +278,9 @@ class Pass:
         weight = self.weight(f"{name}.weight", (outputs, inputs), inputs)
         bias = self.weight(f"{name}.bias", (outputs,), inputs)
         report = partial(self.on_linear, name=name, weight=weight, bias=bias, networks=networks)
-        keep = bool(self.names & {"synflow", "plain", "plain:params=linear"}) or ".mlp." in name
+        keep = ".mlp." in name or bool(
+            self.names & {"synflow", "plain", "plain:params=linear", "saliency-msa", "saliency-all"}
+        )
         exact = name == "head" or self.last_blocks
         return TracedLinear.apply(x, weight, bias, report, keep, exact)  # type: ignore[no-any-return]
 
@@ -289,15 +309,18 @@ class Pass:
     ) -> None:
         """x [n, tokens, inputs], dy and y [n, tokens, outputs]; x and y without n where all networks have the same."""
         role = "attention" if ".attn." in name else "mlp" if ".mlp." in name else "other"
-        of_dss = self.names & {"dss", "dss-signed"}
-        if of_dss and role == "attention":
+        diversity = self.names & {"dss", "dss-signed", "dss-diversity"}
+        if diversity and role == "attention":
             norms = pair_nuclear_norms(dy, x)
-            for variant in sorted(of_dss):
-                of_weight = self.bank.nuclear_norm(f"{name}.weight", tuple(weight.shape), absolute=variant == "dss")
+            for variant in sorted(diversity):
+                absolute, shape = variant != "dss-signed", tuple(weight.shape)
+                of_weight = self.bank.nuclear_norm(f"{name}.weight", shape, absolute=absolute)
                 self.add(variant, networks, norms * of_weight)
-        elif of_dss and role == "mlp" and y is not None:
+        summed = {"mlp": {"dss", "dss-signed", "dss-saliency", "saliency-all"}, "attention": SALIENCY}
+        salient = self.names & summed.get(role, set())
+        if salient and y is not None:
             saliency = _total(dy, y) - self._with_bias(dy, bias).sum(1)
-            for variant in of_dss:
+            for variant in salient:
                 self.add(variant, networks, saliency)
         linear = not name.endswith("entry.proj")  # a convolution
         self._on_products(dy, y, bias, linear, networks)

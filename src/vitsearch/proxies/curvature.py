@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import torch
+import math
 
-from vitsearch.proxies.base import Subject, full_precision, proxy
+import torch
+from torch import Tensor
+
+from vitsearch.proxies.base import Subject, full_precision, proxy, twice_differentiable
 from vitsearch.proxies.traces import Fisher
 
 NEEDS = {"needs_data": True, "needs_labels": True, "needs_gradient": True}
 
 
-@proxy("grasp", paper="Wang et al., GraSP: Picking Winning Tickets, ICLR 2020, eq. 8", traces=("hessian",), **NEEDS)
+@proxy("grasp", paper="Wang et al., GraSP: Picking Winning Tickets, ICLR 2020, eq. 8", traces=("curvature",), **NEEDS)
 def grasp(subject: Subject) -> float:
     """Minus the sum of weight x (Hessian times gradient)."""
-    product = subject.trace("hessian")
-    terms = [(subject.parameters[name] * value).sum(dtype=torch.float64) for name, value in product.items()]
-    return -float(torch.stack(terms).sum())
+    found: float | None = subject.trace("curvature")
+    if found is None:
+        raise subject.undefined("grasp", "torch has no second derivative of one of its functions")
+    return -found
 
 
 @proxy("fisher", paper="Turner et al., BlockSwap, ICLR 2020; Theis et al., 2018", traces=("fisher",), **NEEDS)
@@ -36,36 +40,43 @@ def fisher(subject: Subject) -> float:
 def zico(subject: Subject, batches: str = "2", spread: str = "absolute") -> float:
     """Sum over layers of log of the sum over weights of mean / standard deviation of |gradient|, over batches.
 
-    `spread=signed` takes the deviation of the gradient itself, as the public code does.
+    The batches are equal parts of the batch. `spread=signed` takes the deviation of the gradient itself, as the public
+    code does.
     """
-    drawn = [subject.gradients_on(number) for number in range(int(batches))]
+    drawn = subject.gradients_in_parts(int(batches))
     names = {name for names in subject.linears.values() for name in names} | set(subject.convolutions)
     total = 0.0
     for name in sorted(names & set(drawn[0])):
-        stack = torch.stack([gradients[name] for gradients in drawn]).double()
-        mean = stack.abs().mean(0)
-        deviation = (stack if spread == "signed" else stack.abs()).std(0, unbiased=False)
-        ratios = mean[deviation > 0] / deviation[deviation > 0]
-        if ratios.numel():
-            total += float(ratios.sum().log())
+        sizes = [gradients[name].abs() for gradients in drawn]
+        mean = _mean(sizes)
+        spreads = [gradients[name] for gradients in drawn] if spread == "signed" else sizes
+        center = _mean(spreads)
+        deviation = _mean([(value - center).square() for value in spreads]).sqrt()
+        ratios = float(torch.where(deviation > 0, mean / deviation, 0.0).sum(dtype=torch.float64))
+        total += math.log(ratios) if ratios else 0.0
     if not total:
         raise subject.undefined("zico", "no weight's gradient differs between batches")
     return total
 
 
+def _mean(values: list[Tensor]) -> Tensor:
+    return torch.stack(values).mean(0) if len(values) > 2 else (values[0] + values[1]) / 2
+
+
 @proxy("ntk", paper="Chen et al., TE-NAS, ICLR 2021, eq. 3", needs_data=True, needs_gradient=True, direction="min")
 def ntk(subject: Subject) -> float:
     """Condition number of the tangent kernel J J^T, J the gradient of each image's summed logits."""
-    images = subject.batch().images
-    parameters = [parameter for parameter in subject.network.parameters() if parameter.requires_grad]
-    rows = []
-    for image in torch.split(images, 1):
-        with torch.enable_grad(), full_precision():
-            found = torch.autograd.grad(subject.network(image).sum(), parameters, allow_unused=True)
-        rows.append(torch.cat([gradient.flatten() for gradient in found if gradient is not None]))
-    jacobian = torch.stack(rows).cpu()
+    network, images = subject.network, subject.batch.images
+
+    def summed_logits(given: dict[str, Tensor], image: Tensor) -> Tensor:
+        total: Tensor = torch.func.functional_call(network, given, (image[None],)).sum()
+        return total
+
+    with full_precision(), twice_differentiable():  # spelled-out attention goes through vmap
+        jacobian = torch.func.vmap(torch.func.grad(summed_logits), in_dims=(None, 0))(subject.parameters, images)
     kernel = torch.zeros(len(images), len(images), dtype=torch.float64)
-    for part in torch.split(jacobian, 1 << 20, dim=1):
-        kernel += part.double() @ part.double().T
+    for rows in jacobian.values():
+        for part in torch.split(rows.flatten(1), 1 << 20, dim=1):
+            kernel += (part.double() @ part.double().T).cpu()
     values = torch.linalg.eigvalsh(kernel)
     return float(values[-1] / values[0])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,3 +96,36 @@ class Fisher(Recorder):
             self.terms.append(sums.double().pow(2).mean(0).sum() / 2)
 
         self._handles.append(output.register_hook(receive))  # type: ignore[no-untyped-call]
+
+
+class Scales(Recorder):
+    """A factor 1 on the product with the weight of every linear and convolution layer.
+
+    The derivative with respect to the factor is the sum of weight x derivative, without the derivative itself: that
+    saves a quarter of the work of a second derivative.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.factors: dict[str, Tensor] = {}
+        for name, module in network.named_modules():
+            if isinstance(module, (nn.Linear, nn.Conv2d)):
+                self._handles.append(module.register_forward_hook(partial(self._scale, name=f"{name}.weight")))
+
+    def _scale(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor, *, name: str) -> Tensor:
+        if name not in self.factors:
+            self.factors[name] = torch.ones((), device=output.device, dtype=output.dtype, requires_grad=True)
+        bias = cast(Tensor | None, module.bias)
+        if bias is None or not bias.any():  # a bias of 0 adds 0 to the sum of weight x derivative
+            return output * self.factors[name]
+        shift = bias if isinstance(module, nn.Linear) else bias[:, None, None]
+        return (output - shift) * self.factors[name] + shift
+
+    def weighted_curvature(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> float:
+        """theta^T H g, with g the gradient of the loss, which must have a graph."""
+        inner = torch.stack([(gradient * gradient.detach()).sum() for gradient in gradients.values()]).sum()
+        others = [parameters[name] for name in gradients if name not in self.factors]
+        found = torch.autograd.grad(inner, [*self.factors.values(), *others], allow_unused=True)
+        values = [torch.ones_like(factor) for factor in self.factors.values()] + [other.detach() for other in others]
+        terms = [(v * d).sum(dtype=torch.float64) for v, d in zip(values, found, strict=True) if d is not None]
+        return float(torch.stack(terms).sum())

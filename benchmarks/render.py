@@ -1,4 +1,7 @@
-"""Write the table of docs/scoring.md from the committed results: python benchmarks/render.py [--check]"""
+"""Write the tables of docs/scoring.md from the committed results: python benchmarks/render.py [--check] [--plot]
+
+`--plot` also draws docs/figures/scoring.svg (needs the extra `plots`).
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "scoring.md"
 MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+Row = dict[str, Any]
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def machine(row: Row) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in row["versions"].items())
+    return f"**{row['machine']}** ({row['device']}, {row['threads']} threads; {versions})"
+
+
+def speeds(rows: list[Row]) -> list[str]:
     speed = {row["name"]: row["architectures_per_second"] for row in rows}
-    first = rows[0]
-    versions = ", ".join(f"{name} {version}" for name, version in first["versions"].items())
     lines = [
-        f"\n**{first['machine']}** ({first['device']}, {first['threads']} threads; {versions}; {first['commit']})\n",
-        "| proxy / space / weights | networks/s | reference/s | plain loop/s | speed-up | largest error | tau | of |",
-        "|---|---|---|---|---|---|---|---|",
+        f"\n{machine(rows[0])}\n",
+        "| proxy / space / weights | networks/s | reference/s | plain loop/s | speed-up | error | tau | of | commit |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "kendall_tau" in row:
@@ -28,26 +36,80 @@ def table(rows: list[dict[str, Any]]) -> str:
             lines.append(
                 f"| {name} | {row['architectures_per_second']:.1f} | {speed[f'reference/{name}']:.2f} "
                 f"| {speed[f'baseline/plain-loop/{name}']:.2f} | {row['speedup']:.1f} x "
-                f"| {row['max_relative_error']:.0e} | {row['kendall_tau']:.4f} | {row['compared']} |"
+                f"| {row['max_relative_error']:.0e} | {row['kendall_tau']:.4f} | {row['compared']} | {row['commit']} |"
             )
-    swept = [row for row in rows if row["name"].startswith("sweep/")]
-    if swept:
-        lines.append("\n| networks | seconds | networks/s | peak memory so far |\n|---|---|---|---|")
-    for row in swept:
-        memory = row["peak_memory_bytes"] / 2**30
-        lines.append(
-            f"| {row['networks']} | {row['seconds']:.1f} | {row['architectures_per_second']:.1f} | {memory:.1f} GiB |"
-        )
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def searches(rows: list[Row]) -> list[str]:
+    lines = [
+        f"\nWhole `vitsearch search` processes, from their start to the closed journal. {machine(rows[0])}\n",
+        "| proxy / space / weights / trials | seconds | commit |",
+        "|---|---|---|",
+    ]
+    return lines + [f"| {r['name'].removeprefix('search/')} | {r['seconds']:.1f} | {r['commit']} |" for r in rows]
+
+
+def sweeps(rows: list[Row]) -> list[str]:
+    lines = [
+        f"\nAgainst the number of networks, and the number that go through together. {machine(rows[0])}\n",
+        "| what / proxy / space / weights / number | seconds | networks/s | peak memory |",
+        "|---|---|---|---|",
+    ]
+    return lines + [
+        f"| {row['name']} | {row['seconds']:.1f} | {row['architectures_per_second']:.1f} "
+        f"| {row['peak_memory_bytes'] / 2**30:.1f} GiB |"
+        for row in rows
+    ]
+
+
+KINDS = {"scoring": speeds, "search": searches, "sweeps": sweeps}
 
 
 def rendered() -> str:
-    files = sorted((ROOT / "benchmarks" / "results").glob("scoring-*.json"), reverse=True)
-    tables = "".join(table(json.loads(file.read_text())) for file in files)
+    lines: list[str] = []
+    for kind, make in KINDS.items():
+        for file in sorted(RESULTS.glob(f"{kind}-*.json"), reverse=True):
+            lines += make(json.loads(file.read_text()))
+    tables = "\n".join(lines) + "\n"
     return MARKS.sub(lambda found: f"{found.group(1)}{tables}\n{found.group(2)}", PAGE.read_text())
+
+
+def plot() -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
+    for file in sorted(RESULTS.glob("sweeps-*.json"), reverse=True):
+        rows = json.loads(file.read_text())
+        for proxy in ("dss", "snip"):
+            batches = [row for row in rows if row["name"].startswith(f"batch/{proxy}/")]
+            label = f"{proxy}, {rows[0]['machine']}"
+            at_once = [row["at_once"] for row in batches]
+            left.loglog(at_once, [row["architectures_per_second"] for row in batches], "o-", label=label)
+        counts = [row for row in rows if row["name"].startswith("networks/")]
+        if counts:
+            seconds = [row["seconds"] for row in counts]
+            right.loglog([row["networks"] for row in counts], seconds, "o-", label=f"dss, {rows[0]['machine']}")
+    for file in sorted(RESULTS.glob("search-*.json")):
+        rows = [row for row in json.loads(file.read_text()) if "/dss/" in row["name"]]
+        points = [row["networks"] for row in rows], [row["seconds"] for row in rows]
+        right.loglog(*points, "x", label=f"whole searches, dss, {rows[0]['machine']}")
+    left.set(xlabel="networks that go through together", ylabel="networks in a second")
+    right.set(xlabel="networks", ylabel="seconds")
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7)
+    figure.tight_layout()
+    (ROOT / "docs" / "figures").mkdir(exist_ok=True)
+    figure.savefig(ROOT / "docs" / "figures" / "scoring.svg")
 
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
         sys.exit(0 if rendered() == PAGE.read_text() else "docs/scoring.md is not what the results say")
     PAGE.write_text(rendered())
+    if "--plot" in sys.argv:
+        plot()

@@ -208,6 +208,9 @@ def slow_intervals(
     tables = [[expanded(x, y, z, counts) for x in runs] for counts in draws]
     for name in MEASURES:
         values = [[one[name] for one in table] for table in tables]
+        if name == "mean_best_rank":  # a network drawn twice is one member of its group
+            drawn = [[min(count, 1) for count in counts] for counts in draws]
+            values = [[expanded(x, y, z, counts)[name] for x in runs] for counts in drawn]
         defined = [mean(each) for each in values if None not in each]
         ends = [100 * (1 - level) / 2, 100 * (1 + level) / 2]
         found[name] = tuple(np.percentile(defined, ends).tolist()) if 2 * len(defined) >= resamples else None

@@ -137,18 +137,19 @@ class ScoreBook:
         """Score what is not in the book yet."""
         names = [name for name in proxies if name != TE_SCORE]
         names += [name for name in TE_PARTS if TE_SCORE in proxies and name not in names]
-        work: dict[tuple[Geometry, int], list[Network]] = {}
-        for network in dict.fromkeys(networks):
-            for seed in seeds:
+        work: dict[tuple[Geometry, int, tuple[str, ...]], list[Network]] = {}
+        for seed in seeds:
+            for network in dict.fromkeys(networks):
                 known = self.scores.get((network, seed), {}).keys() | self.errors.get((network, seed), {}).keys()
-                if not known >= set(names):
-                    work.setdefault((network.geometry, seed), []).append(network)
+                missing = tuple(name for name in names if name not in known)
+                if missing:
+                    work.setdefault((network.geometry, seed, missing), []).append(network)
         total, done = sum(map(len, work.values())), 0
         options: dict[str, Any] = {
             name: getattr(self.conditions, name) for name in ("data", "batch_size", "weights", "device", "memory")
         }
-        for (geometry, seed), listed in work.items():
-            evaluator = ProxyEvaluator(names, geometry=geometry, seed=seed, **options)
+        for (geometry, seed, missing), listed in work.items():
+            evaluator = ProxyEvaluator(missing, geometry=geometry, seed=seed, **options)
             size = chunk if evaluator.device.type == "cpu" else 32 * chunk
             for start in range(0, len(listed), size):
                 if progress:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,8 @@ class ProxyEvaluator:
         self.source: ImageSource = open_data(data)
         self.traces = frozenset(trace for proxy, _ in self.proxies.values() for trace in proxy.traces)
         self._batch: Batch | None = None
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self._banks: dict[tuple[str, str], WeightBank] = {}
         if any(proxy.needs_data for proxy, _ in self.proxies.values()):
             self.batch()  # bad data stops here, not in every trial
@@ -184,6 +188,19 @@ class ProxyEvaluator:
             except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
                 errors[text] = describe_failure(error)
         return Score(arch=arch, scores=scores, errors=errors, seconds=seconds + time.perf_counter() - start)
+
+
+@lru_cache(maxsize=1)
+def keep_freed_memory() -> None:
+    """Let the C library hand freed memory out again rather than return it: fresh pages cost up to a tenth of the time.
+
+    Where there is no glibc, nothing happens.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "gnu_get_libc_version"):
+        mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of malloc.h
+        library.mallopt(mmap_threshold, 1 << 30)
+        library.mallopt(trim_threshold, 1 << 30)
 
 
 def free_memory(device: torch.device) -> int:

@@ -15,7 +15,7 @@ SEES_SIGNS: dict[str, Any] = {"needs_data": True, "traces": ("signs",)}
 
 def _signs(subject: Subject, name: str) -> Signs:
     signs: Signs = subject.trace("signs")
-    if signs.agreement is None:
+    if not signs.layers:
         raise subject.undefined(name, "it has no activation modules")
     return signs
 
@@ -23,17 +23,14 @@ def _signs(subject: Subject, name: str) -> Signs:
 @proxy("naswot", paper="Mellor et al., Neural Architecture Search without Training, ICML 2021", **SEES_SIGNS)
 def naswot(subject: Subject) -> float:
     """Log-determinant of the kernel of agreeing signs between images."""
-    kernel = _signs(subject, "naswot").agreement
-    assert kernel is not None
-    return float(torch.linalg.slogdet(kernel.cpu()).logabsdet)
+    return float(torch.linalg.slogdet(_signs(subject, "naswot").agreement).logabsdet)
 
 
 @proxy("linear_regions", paper="Chen et al., TE-NAS, ICLR 2021; Xiong et al., ICML 2020", **SEES_SIGNS)
 def linear_regions(subject: Subject) -> float:
     """Number of different patterns of signs among the images of the batch."""
     signs = _signs(subject, "linear_regions")
-    assert signs.agreement is not None
-    same = (signs.agreement == signs.units).cpu()
+    same = signs.agreement == signs.units
     return sum(not bool(same[number, :number].any()) for number in range(len(same)))
 
 
@@ -44,7 +41,7 @@ def linear_regions(subject: Subject) -> float:
 )
 def entropy(subject: Subject) -> float:
     """Mean over units of the entropy, in bits, of being on, over all images and tokens."""
-    return float(torch.cat(_signs(subject, "entropy").entropies).mean())
+    return float(_signs(subject, "entropy").entropies.mean())
 
 
 @proxy("zen", paper="Lin et al., Zen-NAS, ICCV 2021")

@@ -47,10 +47,11 @@ def autoproxa(subject: Subject, norm: str = "mean") -> float:
     """Magnitude of QKV gradients plus the mean sigmoid of MLP gradients."""
     qkv, mlp = _names(subject, "autoproxa")
     gradients = subject.loss_gradients
-    sizes = [gradients[name].double().abs() for name in qkv]
-    first = _mean([size.sum() if norm == "sum" else size.mean() for size in sizes])
-    sigmoids = [gradients[name].double().sigmoid() for name in mlp]
-    return first + _mean([values.sum() / (values.numel() + EPSILON) for values in sigmoids])
+    totals = [gradients[name].abs().sum(dtype=torch.float64) for name in qkv]
+    sizes = [gradients[name].numel() if norm == "mean" else 1 for name in qkv]
+    first = _mean([total / size for total, size in zip(totals, sizes, strict=True)])
+    sigmoids = [gradients[name].sigmoid() for name in mlp]
+    return first + _mean([values.sum(dtype=torch.float64) / (values.numel() + EPSILON) for values in sigmoids])
 
 
 @proxy("autoproxp", paper=PAPER.format(3), options={"softmax": ("mean", "sum", "layers")})

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,13 +26,14 @@ from vitsearch.proxies.traces import Fisher, Recorder, Scales, Signs
 from vitsearch.registry import Registry, did_you_mean
 
 Direction = Literal["max", "min"]
+Found = TypeVar("Found")
 
 
 class Subject:
     """One network under examination. `architecture` is None for networks that are not ours.
 
     `traces` says what the pass over the batch records on the way, because a proxy will ask for it: `signs`, `fisher`,
-    `curvature`. What was not announced is still found, with a pass of its own.
+    `curvature`, and gradients in `parts=2`. What was not announced is still found, with a pass of its own.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Subject:
         self._make_network = network
         self._make_batch = batch
         self._gradients: dict[str, Tensor] | None = None
+        self._parts: list[dict[str, Tensor]] | None = None
         self._found: dict[str, Any] = {}
         self._absolute: dict[torch.dtype, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
@@ -79,18 +81,20 @@ class Subject:
         return self._gradients
 
     def gradients_in_parts(self, count: int) -> list[dict[str, Tensor]]:
-        """The same on each of `count` equal parts of the batch; the last from the others and the whole."""
-        images, labels = self.batch
+        """The same on each of `count` equal parts of the batch."""
+        images, _ = self.batch
         if len(images) % count or len(images) < 2 * count:
             raise self.undefined("zico", f"{len(images)} images are not {count} batches of two or more")
-        whole, parameters = self.loss_gradients, dict(self.network.named_parameters())
-        parts = list(zip(images.chunk(count), labels.chunk(count), strict=True))
-        found: list[dict[str, Tensor]] = []
-        for some, their_labels in parts[:-1]:
-            with torch.enable_grad(), full_precision():
-                found.append(_gradients(F.cross_entropy(self.network(some), their_labels), parameters))
-        last = {name: count * gradient - sum(part[name] for part in found) for name, gradient in whole.items()}
-        return [*found, last]
+        if self._parts is None or len(self._parts) != count:
+            self._differentiate(self.traces | {f"parts={count}"})
+        assert self._parts is not None
+        return self._parts
+
+    def once(self, what: str, find: Callable[[], Found]) -> Found:
+        """What several proxies need and one of them has found."""
+        if what not in self._found:
+            self._found[what] = find()
+        return cast(Found, self._found[what])
 
     def trace(self, name: str) -> Any:
         """What a pass over the batch recorded under this name; `signs` alone needs no backward pass."""
@@ -114,25 +118,32 @@ class Subject:
             self._one_pass(traces - {"curvature"})
 
     def _one_pass(self, traces: frozenset[str]) -> None:
+        """Forward and backward over the batch, whole or in the equal parts that `parts=2` asks for."""
         images, labels = self.batch
+        asked = max((int(trace.removeprefix("parts=")) for trace in traces if trace.startswith("parts=")), default=1)
+        passes = asked if len(images) % asked == 0 and len(images) >= 2 * asked else 1
         parameters = dict(self.network.named_parameters())
         makers: dict[str, Callable[[], Recorder]] = {
-            "signs": lambda: Signs(self.network),
-            "fisher": lambda: Fisher(self.network, len(images)),
+            "signs": lambda: Signs(self.network, passes),
+            "fisher": lambda: Fisher(self.network, len(images) // passes, passes),
             "curvature": lambda: Scales(self.network),
         }
         recorders = {name: makers[name]() for name in makers if name in traces}
         scales = recorders.get("curvature")
+        parts: list[dict[str, Tensor]] = []
         with torch.enable_grad(), full_precision(), nullcontext() if scales is None else twice_differentiable():
             with ExitStack() as stack:
                 for recorder in recorders.values():
                     stack.enter_context(recorder)
-                loss = F.cross_entropy(self.network(images), labels)
-                gradients = _gradients(loss, parameters, create_graph=scales is not None)
+                for some, their_labels in zip(images.chunk(passes), labels.chunk(passes), strict=True):
+                    loss = F.cross_entropy(self.network(some), their_labels)
+                    parts.append(_gradients(loss, parameters, create_graph=scales is not None))
+            whole = parts[0] if passes == 1 else {n: torch.stack([p[n] for p in parts]).mean(0) for n in parts[0]}
             self._found |= recorders
             if isinstance(scales, Scales):
-                self._found["curvature"] = scales.weighted_curvature(parameters, gradients)
-        self._gradients = {name: gradient.detach() for name, gradient in gradients.items()}
+                self._found["curvature"] = scales.weighted_curvature(parameters, whole)
+        self._gradients = {name: gradient.detach() for name, gradient in whole.items()}
+        self._parts = [{name: gradient.detach() for name, gradient in part.items()} for part in parts]
 
     def absolute(self, dtype: torch.dtype = torch.float32) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The absolute network: every parameter as |w|, and the gradient of the sum of its logits for an image of ones.

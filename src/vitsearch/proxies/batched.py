@@ -33,12 +33,19 @@ from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.base import Proxy
 from vitsearch.proxies.diversity import pair_nuclear_norms, precision
 
+SUMMED = {
+    "mlp": {"dss", "dss-signed", "dss-saliency", "saliency-all"},
+    "attention": {"saliency-msa", "saliency-all"},
+    "other": set[str](),
+}
+"""Which proxies add up gradient x weight over which linear layers."""
 Report: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # X, dY and Y of a linear layer
 Tallies: TypeAlias = dict[str, Tensor]  # what is being added up, one number for each network
 
-DSS = ("dss", "dss-signed", "dss-diversity", "dss-saliency", "saliency-msa", "saliency-all")
-ABSOLUTE = (*DSS, "synflow")
-SALIENCY = {"saliency-msa", "saliency-all"}
+DSS = ("dss", "dss-signed", "dss-diversity")
+SALIENCY = ("dss-saliency", "saliency-msa", "saliency-all", "synflow")
+"""Sums of both signs that nearly cancel: in float64."""
+ABSOLUTE = (*DSS, *SALIENCY)
 ON_DATA = tuple(f"{name}{variant}" for name in ("snip", "plain", "grad_norm") for variant in ("", ":params=linear"))
 BATCHED = (*ABSOLUTE, *ON_DATA, *(f"{name}:params=all" for name in ("snip", "plain", "grad_norm")))
 
@@ -84,7 +91,7 @@ def score_group(
     """Scores of networks with the same skeleton, as float64 tensors on the CPU, by proxy."""
     passes: dict[tuple[bool, torch.dtype], list[str]] = {}
     for name in proxies:
-        dtype = torch.float64 if name == "synflow" else precision(plans[0]) if name in ABSOLUTE else torch.float32
+        dtype = torch.float64 if name in SALIENCY else precision(plans[0]) if name in ABSOLUTE else torch.float32
         passes.setdefault((name in ABSOLUTE, dtype), []).append(name)
     scores: dict[str, Tensor] = {}
     for (absolute, dtype), names in passes.items():
@@ -316,8 +323,7 @@ class Pass:
                 absolute, shape = variant != "dss-signed", tuple(weight.shape)
                 of_weight = self.bank.nuclear_norm(f"{name}.weight", shape, absolute=absolute)
                 self.add(variant, networks, norms * of_weight)
-        summed = {"mlp": {"dss", "dss-signed", "dss-saliency", "saliency-all"}, "attention": SALIENCY}
-        salient = self.names & summed.get(role, set())
+        salient = self.names & SUMMED[role]
         if salient and y is not None:
             saliency = _total(dy, y) - self._with_bias(dy, bias).sum(1)
             for variant in salient:

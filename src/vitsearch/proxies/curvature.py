@@ -35,6 +35,7 @@ def fisher(subject: Subject) -> float:
     "zico",
     paper="Li et al., ZiCo: Zero-shot NAS via Inverse Coefficient of Variation on Gradients, ICLR 2023, eq. 14",
     options={"batches": ("2", "4", "8"), "spread": ("absolute", "signed")},
+    traces=("parts=2",),
     **NEEDS,
 )
 def zico(subject: Subject, batches: str = "2", spread: str = "absolute") -> float:
@@ -76,7 +77,7 @@ def ntk(subject: Subject) -> float:
         jacobian = torch.func.vmap(torch.func.grad(summed_logits), in_dims=(None, 0))(subject.parameters, images)
     kernel = torch.zeros(len(images), len(images), dtype=torch.float64)
     for rows in jacobian.values():
-        for part in torch.split(rows.flatten(1), 1 << 20, dim=1):
-            kernel += (part.double() @ part.double().T).cpu()
+        for part in torch.split(rows.flatten(1), 1 << 16, dim=1):
+            kernel += (part @ part.T).double().cpu()
     values = torch.linalg.eigvalsh(kernel)
     return float(values[-1] / values[0])

@@ -30,13 +30,14 @@ PAPER = "Zhou et al., Training-free Transformer Architecture Search (TF-TAS), CV
 def dss(subject: Subject) -> float:
     """Synaptic diversity of attention plus saliency of MLPs, on the absolute weights."""
     weights, _ = subject.absolute(precision(subject.architecture))
-    return _diversity(subject, "dss", weights) + _saliency(subject, "mlp")
+    return _diversity(subject, "dss", weights) + _saliency(subject, precision(subject.architecture), "mlp")
 
 
 @proxy("dss-signed", paper=f"{PAPER}; nuclear norm of the weights before their absolute value", needs_gradient=True)
 def dss_signed(subject: Subject) -> float:
     """DSS with the nuclear norm of W in place of |W|; the gradients are those of the absolute network."""
-    return _diversity(subject, "dss-signed", subject.parameters) + _saliency(subject, "mlp")
+    saliency = _saliency(subject, precision(subject.architecture), "mlp")
+    return _diversity(subject, "dss-signed", subject.parameters) + saliency
 
 
 @proxy("dss-diversity", paper=PAPER, needs_gradient=True)
@@ -48,20 +49,20 @@ def dss_diversity(subject: Subject) -> float:
 
 @proxy("dss-saliency", paper=PAPER, needs_gradient=True)
 def dss_saliency(subject: Subject) -> float:
-    """The MLP half of DSS (eq. 5)."""
-    return _saliency(subject, "mlp")
+    """The MLP half of DSS (eq. 5), in float64."""
+    return _saliency(subject, torch.float64, "mlp")
 
 
 @proxy("saliency-msa", paper=PAPER_SALIENCY, needs_gradient=True)
 def saliency_msa(subject: Subject) -> float:
-    """Sum of gradient x weight over the attention's linear layers, of the absolute network."""
-    return _saliency(subject, "attention")
+    """Sum of gradient x weight over the attention's linear layers, of the absolute network, in float64."""
+    return _saliency(subject, torch.float64, "attention")
 
 
 @proxy("saliency-all", paper=PAPER_SALIENCY, needs_gradient=True)
 def saliency_all(subject: Subject) -> float:
-    """Sum of gradient x weight over the linear layers of attention and MLP, of the absolute network."""
-    return _saliency(subject, "attention", "mlp")
+    """Sum of gradient x weight over the linear layers of attention and MLP, of the absolute network, in float64."""
+    return _saliency(subject, torch.float64, "attention", "mlp")
 
 
 def precision(architecture: Architecture | None) -> torch.dtype:
@@ -74,12 +75,12 @@ def _diversity(subject: Subject, name: str, weights: dict[str, Tensor]) -> float
     chosen = [weight for weight in subject.linears["attention"] if weight in gradients]
     if not chosen:
         raise subject.undefined(name, "it has no linear layer inside an attention module")
-    norms = nuclear_norms([gradients[weight] for weight in chosen] + [weights[weight] for weight in chosen])
-    return float((norms[: len(chosen)] * norms[len(chosen) :]).sum())
+    of_gradients = subject.once("nuclear norms", lambda: nuclear_norms([gradients[weight] for weight in chosen]))
+    return float((of_gradients * nuclear_norms([weights[weight] for weight in chosen])).sum())
 
 
-def _saliency(subject: Subject, *roles: str) -> float:
-    weights, gradients = subject.absolute(precision(subject.architecture))
+def _saliency(subject: Subject, dtype: torch.dtype, *roles: str) -> float:
+    weights, gradients = subject.absolute(dtype)
     chosen = [weight for role in roles for weight in subject.linears[role] if weight in gradients]
     if not chosen:
         raise subject.undefined("saliency", f"it has no linear layer inside {' or '.join(roles)}")

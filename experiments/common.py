@@ -1,0 +1,45 @@
+"""What every experiment writes beside its numbers."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import vitsearch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def circumstances(device: torch.device, commit: str | None = None) -> dict[str, Any]:
+    """Machine, versions and commit."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+
+    return {
+        "device": device.type,
+        "machine": torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, {processor()}",
+        "threads": torch.get_num_threads(),
+        "commit": commit or git("rev-parse", "--short", "HEAD"),
+        "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        "versions": {"vitsearch": vitsearch.__version__, "torch": torch.__version__},
+    }
+
+
+def processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def write(name: str, found: dict[str, Any], folder: Path = RESULTS) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    return path

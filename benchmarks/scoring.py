@@ -321,7 +321,7 @@ def main() -> None:
     elif options.only == "sweeps":
         measured = (
             row
-            for rows in (sweep_batches(device, options.batches), sweep_counts(device, options.counts))
+            for rows in (sweep_counts(device, options.counts), sweep_batches(device, options.batches))
             for row in rows
         )
     else:

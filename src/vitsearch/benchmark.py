@@ -357,13 +357,16 @@ def _from_published(data: bytes, stem: str) -> Raw:
 
 
 def _published_settings(arch: dict[str, Any]) -> Settings:
-    renamed = {{"heads": "num_heads", "hidden_dim": "embed_dim"}.get(name, name): value for name, value in arch.items()}
-    if len(renamed) < len(arch):
+    other_names = {"heads": "num_heads", "hidden_dim": "embed_dim"}
+    lower = [(other_names.get(name.lower(), name.lower()), value) for name, value in arch.items()]
+    renamed = {name: value for name, value in lower if (name, value) != ("stride", 8)}  # PiT's, the same in all
+    if len({name for name, _ in lower}) < len(lower):
         raise VitsearchError(f"`arch` must have each setting under one name, but got {brief([*arch])}")
-    width = renamed.get("embed_dim")
-    if isinstance(width, list) and width and width == width[:1] * len(width):  # one for each block
-        renamed["embed_dim"] = width[0]
-    return {"space": "pit" if "base_dim" in arch else "autoformer-tiny-plain", **renamed}
+    for name in ("embed_dim", "base_dim"):
+        width = renamed.get(name)
+        if isinstance(width, list) and width and width == width[:1] * len(width):  # one for each block or stage
+            renamed[name] = width[0]
+    return {"space": "pit" if "base_dim" in renamed else "autoformer-tiny-plain", **renamed}
 
 
 READERS = {".json": _from_json, ".csv": _from_csv, ".parquet": _from_parquet, ".pth": _from_published}

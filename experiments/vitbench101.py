@@ -24,7 +24,14 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 FIGURES = Path(__file__).parent.parent / "docs" / "figures"
-OURS = {"GraSP": "grasp", "SynFlow": "synflow", "TENAS": "te-score", "NWOT": "naswot", "TF-TAS": "dss", "SNIP": "snip"}
+OURS = {
+    "GraSP": "grasp",
+    "SynFlow": "synflow:sign=absolute",
+    "TENAS": "te-score",
+    "NWOT": "naswot",
+    "TF-TAS": "dss",
+    "SNIP": "snip",
+}
 PAPER: dict[str, dict[tuple[str, str], tuple[float, ...]]] = {  # Kendall x 100: CIFAR-100, Flowers, Chaoyang (Table 2)
     "kendall": {
         ("autoformer", "GraSP"): (0.84, 0.82, -4.42),
@@ -145,7 +152,7 @@ def main() -> None:
     parser.add_argument("--commit")
     options = parser.parse_args()
     FIGURES.mkdir(exist_ok=True)
-    names, rows = choose_proxies("all"), []
+    names, rows = choose_proxies("all,synflow:sign=absolute"), []
     folder = Path(os.environ["VITSEARCH_DATA"]) / "vitbench101"
     for file, scores in zip(("autoformer-search.json", "pit-search.json"), options.scores, strict=True):
         table = read_table(folder / file)
@@ -154,7 +161,7 @@ def main() -> None:
         here = [row | {"benchmark": SHORT[table.space]} for row in correlate([table], book, names, [0])]
         rows += here
         picture_of_taus(SHORT[table.space], here)
-        chosen = ["params", "depth", "naswot", "snip", "dss", "synflow", "grasp", "autoproxp"]
+        chosen = ["params", "depth", "naswot", "snip", "dss", "synflow:sign=absolute", "grasp", "autoproxp"]
         picture_of_scores(SHORT[table.space], table, book, "cifar100_kd", chosen)
         picture_of_agreement(SHORT[table.space], table, book, "cifar100_kd", names)
     paper = beside_the_paper(rows)

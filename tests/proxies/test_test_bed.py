@@ -197,7 +197,10 @@ def test_sums_over_the_absolute_network(space: str) -> None:
     def salient(names: list[str]) -> float:
         return sum(float((named[name].grad * named[name].detach()).sum()) for name in names)
 
+    products = [(p.grad * p.detach()) for p in network.parameters()]
     expected = {
+        "synflow": sum(float(product.sum()) for product in products),
+        "synflow:sign=absolute": sum(float(product.abs().sum()) for product in products),
         "dss-saliency": salient(mlp),
         "saliency-msa": salient(attention),
         "saliency-all": salient(attention) + salient(mlp),

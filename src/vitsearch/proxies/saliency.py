@@ -39,11 +39,17 @@ def grad_norm(subject: Subject, params: str = "all") -> float:
     "synflow",
     paper="Tanaka et al., Pruning neural networks without any data (SynFlow), NeurIPS 2020",
     needs_gradient=True,
+    options={"sign": ("signed", "absolute")},
 )
-def synflow(subject: Subject) -> float:
-    """Sum of gradient x |weight| over all parameters of the absolute network, an image of ones, in float64."""
+def synflow(subject: Subject, sign: str = "signed") -> float:
+    """Sum of gradient x |weight| over all parameters of the absolute network, an image of ones, in float64.
+
+    In a network without normalisation every term is positive. Behind a layer norm the terms of a layer nearly cancel:
+    `sign=absolute` takes their absolute values, as the public codes do.
+    """
     weights, gradients = subject.absolute(torch.float64)
-    return float(sum((gradient * weights[name]).sum() for name, gradient in gradients.items()))
+    products = [gradient * weights[name] for name, gradient in gradients.items()]
+    return float(sum((product.abs() if sign == "absolute" else product).sum() for product in products))
 
 
 @proxy(

@@ -207,7 +207,7 @@ def test_all_trials_failing_is_said(cli: Cli, tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[tuple[str, ...], str]] = {
-    "unknown command": (("serch",), "No such command 'serch'. Did you mean 'search'?"),
+    "unknown command": (("serch",), "No such command 'serch'. Did you mean 'search'"),
     "unknown option": (("sample", "pit", "--mx-params", "6M"), "--max-params"),
     "unknown space": (("spaces", "pitt"), "no space named 'pitt'. Did you mean 'pit'?"),
     "unknown space of sample": (("sample", "autoformer-tinny"), "Did you mean 'autoformer-tiny'?"),

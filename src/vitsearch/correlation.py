@@ -25,7 +25,7 @@ from vitsearch.spaces import cost_of
 
 BASELINES = ("params", "macs", "depth", "width")
 FAST = (
-    *("dss", "dss-diversity", "dss-saliency", "saliency-msa", "saliency-all"),  # one pass, many networks at a time
+    *("dss", "dss-diversity"),  # one pass, many networks at a time
     *("naswot", "linear_regions", "entropy"),  # one forward pass
     "autoproxp",  # weights alone
 )

@@ -33,7 +33,6 @@ from torch import Tensor
 import vitsearch
 from vitsearch.cost import Geometry
 from vitsearch.evaluate import ProxyEvaluator, pick_device
-from vitsearch.models import build
 from vitsearch.proxies import Subject
 from vitsearch.proxies.diversity import precision
 from vitsearch.spaces import decode
@@ -52,11 +51,9 @@ Settings = dict[str, Any]
 
 
 def subject_of(evaluator: ProxyEvaluator, settings: Settings) -> Subject:
-    """The network of these settings, built, with its initial weights."""
+    """The network of these settings, built, with its initial weights, which are not drawn again for each network."""
     plan = decode(settings)
-    network = build(plan, evaluator.geometry, seed=evaluator.seed)
-    if evaluator.weights == "shared":
-        evaluator.bank(settings, plan).fill(network)
+    network = evaluator.bank(settings, plan).network(plan, evaluator.geometry)
     return Subject(
         name="reference",
         network=lambda: network,

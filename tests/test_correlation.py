@@ -180,6 +180,8 @@ def test_command_line(cli: Cli, table: Table, tmp_path: Path) -> None:
         (("--proxy", "dsss"), "no proxy named 'dsss'"),
         (("--column", "three"), "`column` must be one of ten, four, but got 'three'"),
         (("--seeds", "0"), "--seeds"),
+        (("--page", "nowhere/page.html"), "`page` must lie in a folder that exists"),
+        (("--scores", "nowhere/scores.jsonl"), "nowhere/scores.jsonl"),
         (("--data", "nothing"), "nothing"),
         (("--batch-size", "0"), "batch_size"),
     ],

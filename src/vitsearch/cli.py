@@ -27,7 +27,7 @@ from vitsearch.errors import VitsearchError
 from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
-from vitsearch.terminal import emit, progress_bar, show, summary
+from vitsearch.terminal import emit, progress_bar, show, show_correlations, summary
 
 # typer carries its own click in some versions and uses the package in others
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -93,6 +93,10 @@ BatchOption = Annotated[int, typer.Option("--batch-size", **NUMBER, help="Images
 WeightsOption = Annotated[str, typer.Option("--weights", help="fresh: each network its own; shared: one supernet's.")]
 MemoryOption = Annotated[
     str | None, typer.Option("--memory", help="Bytes for a batch, such as 8G [half of what is free].")
+]
+ProxyOption = Annotated[
+    str,
+    typer.Option("--proxy", help="Names with commas; for a benchmark also fast or all.", autocompletion=_proxy_names),
 ]
 OutOption = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
 
@@ -225,9 +229,7 @@ def cost(
 @app.command(epilog=GLOBAL_HELP)
 def score(
     arch: ArchArguments = None,
-    proxy: Annotated[
-        str, typer.Option("--proxy", help="One or more, with commas.", autocompletion=_proxy_names)
-    ] = "dss",
+    proxy: ProxyOption = "dss",
     timm: Annotated[list[str] | None, typer.Option("--timm", help="A model of timm, by name.")] = None,
     data: DataOption = "noise",
     batch_size: BatchOption = 8,
@@ -319,9 +321,7 @@ def bench_show(bench: BenchOption, as_json: JsonOption = False) -> None:
 @bench.command("correlate", epilog=GLOBAL_HELP)
 def bench_correlate(
     bench: BenchOption,
-    proxy: Annotated[
-        str, typer.Option("--proxy", help="Names with commas, `fast`, or `all`.", autocompletion=_proxy_names)
-    ] = "fast",
+    proxy: ProxyOption = "fast",
     column: Annotated[list[str] | None, typer.Option("--column", help="Only this column of accuracies.")] = None,
     data: DataOption = "noise",
     batch_size: BatchOption = 8,
@@ -344,6 +344,8 @@ def bench_correlate(
     used = [seed + number for number in range(check_whole("--seeds", seeds))]
     tables = [read_table(path) for path in bench]
     check_columns(tables, columns)
+    if page is not None and not page.parent.is_dir():
+        raise VitsearchError(f"`page` must lie in a folder that exists, but got {str(page)!r}")
     conditions = Conditions(
         data=data, batch_size=batch_size, weights=weights, device=device, memory=read_quantity("--memory", memory)
     )
@@ -366,34 +368,6 @@ def bench_correlate(
     if as_json:
         return emit(rows)
     show_correlations(rows)
-
-
-def show_correlations(rows: list[dict[str, Any]]) -> None:
-    """One table for each benchmark: Kendall by dataset with its interval, then at equal and at near size."""
-    plain = [row for row in rows if row["source"] is None]
-    for benchmark in dict.fromkeys(row["benchmark"] for row in plain):
-        here = [row for row in plain if row["benchmark"] == benchmark]
-        datasets = list(dict.fromkeys(row["dataset"] for row in here))
-        of = {(row["proxy"], row["dataset"]): row for row in here}
-        for measure, title in CORRELATION_TABLES.items():
-            table = Table("proxy", *datasets, title=f"{benchmark}: {title}")
-            for name in dict.fromkeys(row["proxy"] for row in here):
-                table.add_row(name, *(_correlation_cell(of.get((name, dataset)), measure) for dataset in datasets))
-            show(table)
-
-
-CORRELATION_TABLES = {
-    "kendall": "Kendall's tau [95 % interval]",
-    "kendall_equal_size": "Kendall's tau among networks of equal size",
-    "kendall_near_size": "Kendall's tau among networks within 5 % of parameters",
-}
-
-
-def _correlation_cell(row: dict[str, Any] | None, measure: str) -> str:
-    if row is None or row[measure] is None:
-        return "-" if row is None or not row.get("failure") else "not defined"
-    low, high = row.get(f"{measure}_low"), row.get(f"{measure}_high")
-    return f"{row[measure]:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else "")
 
 
 @app.command(epilog=GLOBAL_HELP)

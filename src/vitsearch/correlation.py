@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from vitsearch.architecture import Settings
 from vitsearch.benchmark import Table
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, UnknownName, VitsearchError
-from vitsearch.evaluate import ProxyEvaluator
+from vitsearch.evaluate import OUT_OF_MEMORY, ProxyEvaluator
 from vitsearch.proxies import PROXIES, parse_proxy
 from vitsearch.ranking import MEASURES, agreement, bootstrap_agreement, kendall
 from vitsearch.records import parse_json
@@ -125,6 +126,8 @@ class ScoreBook:
         if self.path is not None:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write("".join(json.dumps(item, allow_nan=False) + "\n" for item in items))
+                file.flush()
+                os.fsync(file.fileno())
 
     def fill(
         self,
@@ -167,7 +170,8 @@ class ScoreBook:
             self.errors.setdefault((network, seed), {}).update(score.errors)
             geometry = {name: getattr(network.geometry, name) for name in ("image_size", "classes", "channels")}
             line = {"arch": network.settings, "geometry": geometry, "seed": seed}
-            lines.append(line | {"scores": score.scores, "errors": score.errors})
+            lasting = {name: text for name, text in score.errors.items() if text != OUT_OF_MEMORY}
+            lines.append(line | {"scores": score.scores, "errors": lasting})
         self._append(lines)
 
     def column(self, networks: Sequence[Network], seed: int, proxy: str) -> list[float | None]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,13 @@ from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.errors import VitsearchError
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
-from vitsearch.proxies.batched import ON_DATA, can_batch, group_by_skeleton, score_group, worth_batching
+from vitsearch.proxies.batched import ON_DATA, SALIENCY, can_batch, group_by_skeleton, score_group, worth_batching
 from vitsearch.proxies.diversity import nuclear_norms, precision
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import canonical, decode, space_over
 
 log = logging.getLogger("vitsearch")
+OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +83,6 @@ class ProxyEvaluator:
         self.source: ImageSource = open_data(data)
         self.traces = frozenset(trace for proxy, _ in self.proxies.values() for trace in proxy.traces)
         self._batch: Batch | None = None
-        if self.device.type == "cpu":
-            keep_freed_memory()
         self._banks: dict[tuple[str, str], WeightBank] = {}
         if any(proxy.needs_data for proxy, _ in self.proxies.values()):
             self.batch()  # bad data stops here, not in every trial
@@ -141,9 +138,9 @@ class ProxyEvaluator:
         bank = self.bank(architectures[group[0]], plans[group[0]])
         if self.at_once is None:
             images = self.batch_size if any(name in ON_DATA for name in names) else 1
-            exact = precision(plans[group[0]]) == torch.float64 or "synflow" in names
+            exact = any(precision(plan) == torch.float64 for plan in plans) or any(name in SALIENCY for name in names)
             dtype = torch.float64 if exact else torch.float32
-            each = max(bytes_per_network(plans[number], self.geometry, images, dtype) for number in group)
+            each = max(bytes_per_network(plan, self.geometry, images, dtype) for plan in plans)
             self.at_once = round_down(max(1, self.memory * 3 // 4 // each))
         for start in range(0, len(group), self.at_once):
             part, began = group[start : start + self.at_once], time.perf_counter()
@@ -190,19 +187,6 @@ class ProxyEvaluator:
         return Score(arch=arch, scores=scores, errors=errors, seconds=seconds + time.perf_counter() - start)
 
 
-@lru_cache(maxsize=1)
-def keep_freed_memory() -> None:
-    """Let the C library hand freed memory out again rather than return it: fresh pages cost up to a tenth of the time.
-
-    Where there is no glibc, nothing happens.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "gnu_get_libc_version"):
-        mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of malloc.h
-        library.mallopt(mmap_threshold, 1 << 30)
-        library.mallopt(trim_threshold, 1 << 30)
-
-
 def free_memory(device: torch.device) -> int:
     """Bytes that are free for tensors on this device."""
     if device.type == "cuda":
@@ -236,7 +220,7 @@ def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype
 def describe_failure(error: Exception) -> str:
     """One line that says what went wrong."""
     if is_out_of_memory(error):
-        return "out of memory"
+        return OUT_OF_MEMORY
     text = " ".join(str(error).split())
     return text[:300] if isinstance(error, VitsearchError) else f"{type(error).__name__}: {text[:300]}"
 

@@ -15,6 +15,11 @@ from rich.table import Table
 from vitsearch.architecture import Settings
 
 log = logging.getLogger("vitsearch")
+CORRELATION_TABLES = {
+    "kendall": "Kendall's tau [95 % interval]",
+    "kendall_equal_size": "Kendall's tau among networks of equal size",
+    "kendall_near_size": "Kendall's tau among networks within 5 % of parameters",
+}
 
 
 def summary(settings: Settings) -> str:
@@ -46,3 +51,24 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done, *_: bar.update(task, completed=done)
+
+
+def show_correlations(rows: list[dict[str, Any]]) -> None:
+    """One table for each benchmark: Kendall by dataset with its interval, then at equal and at near size."""
+    plain = [row for row in rows if row["source"] is None]
+    for benchmark in dict.fromkeys(row["benchmark"] for row in plain):
+        here = [row for row in plain if row["benchmark"] == benchmark]
+        datasets = list(dict.fromkeys(row["dataset"] for row in here))
+        of = {(row["proxy"], row["dataset"]): row for row in here}
+        for measure, title in CORRELATION_TABLES.items():
+            table = Table("proxy", *datasets, title=f"{benchmark}: {title}")
+            for name in dict.fromkeys(row["proxy"] for row in here):
+                table.add_row(name, *(_correlation_cell(of.get((name, dataset)), measure) for dataset in datasets))
+            show(table)
+
+
+def _correlation_cell(row: dict[str, Any] | None, measure: str) -> str:
+    if row is None or row[measure] is None:
+        return "-" if row is None or not row.get("failure") else "not defined"
+    low, high = row.get(f"{measure}_low"), row.get(f"{measure}_high")
+    return f"{row[measure]:.2f}" + (f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else "")

@@ -149,7 +149,7 @@ def bank(space: str, weights: str, seed: int = 1) -> WeightBank:
 @pytest.mark.parametrize("space", ["autoformer-micro", "pit", "pit-xs"])
 def test_fresh_weights_are_those_of_build(space: str) -> None:
     settings = sample(space, 1, seed=8)[0]
-    filled = bank(space, "fresh").fill(build(settings, GEOMETRY, seed=99))
+    filled = bank(space, "fresh").network(decode(settings), GEOMETRY)
     expected = build(settings, GEOMETRY, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(filled.parameters(), expected.parameters(), strict=True))
 
@@ -160,7 +160,7 @@ def test_shared_weights_are_slices_of_one_supernet(space: str) -> None:
     settings = sample(space, 1, seed=9)[0]
     supernet = dict(build(SPACES[space].envelope(), GEOMETRY, seed=1).named_parameters())
     assert draw_seed(torch.Generator().manual_seed(1)) == bank(space, "shared").seed
-    network = bank(space, "shared").fill(build(settings, GEOMETRY))
+    network = bank(space, "shared").network(decode(settings), GEOMETRY)
     for name, parameter in network.named_parameters():
         whole = supernet[name].detach()
         if ".qkv." in name:

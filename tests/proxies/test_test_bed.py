@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitsearch.cost import Geometry
-from vitsearch.data import open_data
+from vitsearch.data import Batch, open_data
 from vitsearch.evaluate import ProxyEvaluator, score
 from vitsearch.models import build
+from vitsearch.proxies import PROXIES, Subject, parse_proxy
 from vitsearch.spaces import SPACES
 
 GEOMETRY = Geometry(image_size=32, classes=10)
@@ -42,13 +43,18 @@ def scores(space: str, names: str, batch_size: int = 4) -> dict[str, float]:
     return found.scores
 
 
+def in_float64(space: str, count: int) -> Subject:
+    batch = Batch(*images_and_labels(count))
+    return Subject(name=space, network=lambda: exact(space), batch=lambda: batch, geometry=GEOMETRY)
+
+
 def gradients(network: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(F.cross_entropy(network(images), labels), list(network.parameters())))
 
 
 @pytest.mark.parametrize("space", NETWORKS)
 def test_grasp_equals_finite_differences(space: str) -> None:
-    """theta^T H g, with H g from the gradients a small step along g to both sides."""
+    """theta^T H g, with H g from the gradients a small step along g to both sides. PiT's biases are not zero."""
     network, (images, labels) = exact(space), images_and_labels(4)
     first, step, ends = gradients(network, images, labels), 1e-5, []
     for sign in (1, -1):
@@ -60,11 +66,6 @@ def test_grasp_equals_finite_differences(space: str) -> None:
     product = [(plus - minus) / (2 * step) for plus, minus in zip(*ends, strict=True)]
     expected = -sum(float((p.detach() * h).sum()) for p, h in zip(network.parameters(), product, strict=True))
     assert scores(space, "grasp")["grasp"] == pytest.approx(expected, rel=1e-3)
-
-
-def test_grasp_with_biases_that_are_not_zero() -> None:
-    """PiT's biases are drawn: the factor on a layer's product leaves them out."""
-    assert any(float(p.detach().abs().sum()) > 0 for n, p in exact("pit").named_parameters() if n.endswith("fc1.bias"))
 
 
 @pytest.mark.parametrize("space", NETWORKS)
@@ -139,7 +140,9 @@ def test_zico_equals_its_equation(space: str, variant: str) -> None:
             spread = values.std(0) if "signed" in variant else np.abs(values).std(0)
             changing = spread > 0
             expected += math.log(float((np.abs(values).mean(0)[changing] / spread[changing]).sum()))
-    # the ratio of a weight whose gradients happen to agree is huge, and not the same in float32
+    # in float64: the ratio of a weight whose gradients happen to agree is huge, and not the same in float32
+    proxy, options = parse_proxy(f"zico{variant}")
+    assert proxy.score(in_float64(space, 8), **options) == pytest.approx(expected, rel=1e-6)
     assert scores(space, f"zico{variant}", 8)[f"zico{variant}"] == pytest.approx(expected, rel=0.05)
 
 
@@ -156,6 +159,7 @@ def test_ntk_equals_one_image_at_a_time(space: str) -> None:
         found = torch.autograd.grad(network(image[None]).sum(), list(network.parameters()), allow_unused=True)
         rows.append(torch.cat([g.flatten() for g in found if g is not None]))
     values = torch.linalg.eigvalsh(torch.stack(rows) @ torch.stack(rows).T)
+    assert PROXIES["ntk"].score(in_float64(space, 4)) == pytest.approx(float(values[-1] / values[0]), rel=1e-8)
     assert scores(space, "ntk")["ntk"] == pytest.approx(float(values[-1] / values[0]), rel=1e-2)
 
 
@@ -238,7 +242,6 @@ def test_zen_equals_a_network_in_training_mode() -> None:
 
 def test_scoring_leaves_buffers_and_hooks_alone() -> None:
     from vitsearch.evaluate import timm_subject
-    from vitsearch.proxies import PROXIES
 
     evaluator = ProxyEvaluator(list(PROXIES), geometry=GEOMETRY, device="cpu", batch_size=4)
     subject = timm_subject("resnet10t", evaluator, 64)

@@ -86,14 +86,6 @@ class WeightBank:
             parameter.data = self.get(name, shape, fan_in(name, shapes), absolute=False, dtype=torch.float32)
         return made
 
-    @torch.no_grad()
-    def fill(self, network: nn.Module) -> nn.Module:
-        """Give a built network these weights."""
-        shapes = {name: parameter.shape for name, parameter in network.named_parameters()}
-        for name, parameter in network.named_parameters():
-            parameter.copy_(self._values(name, tuple(parameter.shape), fan_in(name, shapes)))
-        return network
-
     def _values(self, name: str, shape: tuple[int, ...], inputs: int) -> Tensor:
         if self._shapes is None:
             return initial_values(name, torch.Size(shape), inputs, self.scheme, self.seed)

@@ -32,7 +32,8 @@ from torch import Tensor
 
 import vitsearch
 from vitsearch.cost import Geometry
-from vitsearch.evaluate import ProxyEvaluator, pick_device
+from vitsearch.environment import pick_device
+from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.proxies import Subject
 from vitsearch.proxies.diversity import precision
 from vitsearch.spaces import decode

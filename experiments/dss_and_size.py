@@ -22,7 +22,8 @@ import torch
 from scipy.stats import kendalltau
 
 import vitsearch
-from vitsearch.evaluate import ProxyEvaluator, pick_device
+from vitsearch.environment import pick_device
+from vitsearch.evaluate import ProxyEvaluator
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt

@@ -16,7 +16,7 @@ from common import circumstances, write
 
 from vitsearch.benchmark import Table, read_table
 from vitsearch.correlation import Conditions, ScoreBook, choose_proxies, correlate, measured
-from vitsearch.evaluate import pick_device
+from vitsearch.environment import pick_device
 from vitsearch.spaces import cost_of
 
 WINDOWS = {"5-7M": (5e6, 7e6), "15-19M": (15e6, 19e6), "23-25M": (23e6, 25e6)}

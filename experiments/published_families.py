@@ -12,7 +12,8 @@ import argparse
 
 from common import circumstances, write
 
-from vitsearch.evaluate import ProxyEvaluator, pick_device
+from vitsearch.environment import pick_device
+from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.ranking import kendall
 
 FAMILIES = {  # timm's name: parameters in millions, top-1 and proxy of the paper

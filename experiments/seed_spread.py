@@ -17,7 +17,7 @@ from common import circumstances, write
 
 from vitsearch.benchmark import read_table
 from vitsearch.correlation import Conditions, ScoreBook, choose_proxies, correlate, measured
-from vitsearch.evaluate import pick_device
+from vitsearch.environment import pick_device
 
 SEEDS = (0, 1, 2, 3)
 PAPER = {

@@ -18,7 +18,7 @@ from common import circumstances, write
 
 from vitsearch.benchmark import Table, read_table
 from vitsearch.correlation import BASELINES, Conditions, ScoreBook, between_proxies, choose_proxies, correlate, measured
-from vitsearch.evaluate import pick_device
+from vitsearch.environment import pick_device
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt

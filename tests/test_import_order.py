@@ -17,6 +17,7 @@ ORDER = [
     "records",
     "ranking",
     "spaces",
+    "environment",
     "models",
     "data",
     "tasks",

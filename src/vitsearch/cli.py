@@ -124,7 +124,7 @@ def print_version() -> None:
     import timm
     import torch
 
-    from vitsearch.evaluate import pick_device
+    from vitsearch.environment import pick_device
 
     print(f"vitsearch {__version__}, torch {torch.__version__}, timm {timm.__version__}, device {pick_device()}")
 

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import timm
@@ -18,6 +17,7 @@ from torch import nn
 from vitsearch.architecture import Architecture, Attention, Settings, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.data import Batch, ImageSource, open_data
+from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
@@ -38,18 +38,6 @@ class Score:
     scores: dict[str, float]
     errors: dict[str, str]
     seconds: float
-
-
-def pick_device(name: str = "auto") -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU."""
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))
-    if name not in available:
-        raise VitsearchError(f"`device` must be one of auto, cpu, cuda, mps, but got {name!r}")
-    if not available[name]:
-        raise VitsearchError(f"`device` must be available here, but got {name!r} and torch sees none")
-    return torch.device(name)
 
 
 class ProxyEvaluator:
@@ -187,17 +175,6 @@ class ProxyEvaluator:
         return Score(arch=arch, scores=scores, errors=errors, seconds=seconds + time.perf_counter() - start)
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free for tensors on this device."""
-    if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, to be reused
-        return int(torch.cuda.mem_get_info(device)[0]) + unused
-    table = Path("/proc/meminfo")  # Linux: counts what the page cache would give back
-    lines = table.read_text().splitlines() if table.exists() else []
-    available = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
-    return available[0] if available else 4 << 30
-
-
 def round_down(count: int) -> int:
     """To 1, 2, 3, 4, 6, 8, 12, 16, ...: a number that does not follow every change in free memory."""
     power = 1 << (count.bit_length() - 1)
@@ -223,12 +200,6 @@ def describe_failure(error: Exception) -> str:
         return OUT_OF_MEMORY
     text = " ".join(str(error).split())
     return text[:300] if isinstance(error, VitsearchError) else f"{type(error).__name__}: {text[:300]}"
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or Python ran out of memory; on the CPU torch says so in a plain RuntimeError."""
-    known = isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
-    return known or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
 def timm_subject(model: str, evaluator: ProxyEvaluator, image_size: int | None) -> Subject:

@@ -11,25 +11,20 @@ import dataclasses
 import json
 import logging
 import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
-import torch
-
-from vitsearch import __version__
 from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
+from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import ProxyEvaluator, Score, pick_device
+from vitsearch.evaluate import ProxyEvaluator, Score
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Trial, new_folder, parse_json, read_trials, write_atomically
-from vitsearch.registry import loaded_plugins
 from vitsearch.search import STRATEGIES, Domain, History
 from vitsearch.spaces import SPACES, Space
 
@@ -202,23 +197,6 @@ class SearchResult:
     """Why the search ended."""
 
 
-def describe_environment(device: torch.device) -> dict[str, Any]:
-    """What must be the same for a resumed study to give the same numbers."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    if device.type == "cpu":
-        name = f"{name} {torch.backends.cpu.get_cpu_capability()}"
-    return {
-        "vitsearch": __version__,
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "device": device.type,
-        "device_name": name,
-        "threads": torch.get_num_threads(),
-        "plugins": loaded_plugins(),
-    }
-
-
 def run_search(
     space: str | Space,
     *,
@@ -317,11 +295,9 @@ def _reopen(study: Study, plan: Plan, environment: dict[str, Any], journal: Jour
     for name in new:
         if old[name] != new[name]:
             raise BadStudy(f"{study.path} was made with {name}={brief(old[name])}, but got {name}={brief(new[name])}")
-    before = study.environments[-1]
-    changed = {key: (before.get(key), value) for key, value in environment.items() if before.get(key) != value}
-    if not changed:
+    text = describe_changes(study.environments[-1], environment)
+    if not text:
         return study
-    text = ", ".join(f"{key} {brief(old)} -> {brief(new)}" for key, (old, new) in changed.items())
     if not allow_changed:
         raise BadStudy(f"{study.path} was made elsewhere ({text}); give --allow-changed to continue, which is recorded")
     log.warning("continuing with changes, which study.json records: %s", text)

@@ -1,0 +1,68 @@
+"""The machine under a run: its device, its memory, and what must not change for a resumed run to be the same."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+
+from vitsearch import __version__
+from vitsearch.architecture import brief
+from vitsearch.errors import VitsearchError
+from vitsearch.registry import loaded_plugins
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto` takes CUDA, then MPS, then the CPU."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))
+    if name not in available:
+        raise VitsearchError(f"`device` must be one of auto, cpu, cuda, mps, but got {name!r}")
+    if not available[name]:
+        raise VitsearchError(f"`device` must be available here, but got {name!r} and torch sees none")
+    return torch.device(name)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free for tensors on this device."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, to be reused
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    table = Path("/proc/meminfo")  # Linux: counts what the page cache would give back
+    lines = table.read_text().splitlines() if table.exists() else []
+    available = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    return available[0] if available else 4 << 30
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or Python ran out of memory; on the CPU torch says so in a plain RuntimeError."""
+    known = isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
+    return known or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """What must be the same for a resumed study to give the same numbers."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    if device.type == "cpu":
+        name = f"{name} {torch.backends.cpu.get_cpu_capability()}"
+    return {
+        "vitsearch": __version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "device": device.type,
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+        "plugins": loaded_plugins(),
+    }
+
+
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """`torch 2.11 -> 2.12, ...`, or nothing."""
+    changed = {key: (before.get(key), value) for key, value in now.items() if before.get(key) != value}
+    return ", ".join(f"{key} {brief(old)} -> {brief(new)}" for key, (old, new) in changed.items())

@@ -34,7 +34,9 @@ ORDER = [
     "report",
     "serve",
     "arguments",
+    "options",
     "terminal",
+    "training_command",
     "cli",
     "__main__",
 ]
@@ -47,7 +49,9 @@ TORCH_FREE = (
     "ranking",
     "spaces",
     "arguments",
+    "options",
     "terminal",
+    "training_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vitsearch.errors import VitsearchError
 from vitsearch.records import parse_json
 from vitsearch.spaces.base import Understood, understand
 
+log = logging.getLogger("vitsearch")
 UNITS = {"k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
 
 
@@ -115,3 +117,21 @@ def _read_trial(path: str, trial: str) -> Given:
     understood = understand(study.trial(trial).settings)
     plan = study.plan
     return Given(understood=understood, geometry=plan.geometry, seed=plan.seed, weights=plan.weights)
+
+
+def choose_geometry(base: Geometry, image_size: int | None, classes: int | None) -> Geometry:
+    if image_size is None and classes is None:
+        return base
+    return replace(
+        base,
+        image_size=base.image_size if image_size is None else image_size,
+        classes=base.classes if classes is None else classes,
+    )
+
+
+def note_outside(given: Sequence[Given], most: int = 3) -> None:
+    notes = [item.understood.outside for item in given if item.understood.outside]
+    for note in notes[:most]:
+        log.warning("note: outside its space: %s", note)
+    if len(notes) > most:
+        log.warning("note: %d more lie outside their space", len(notes) - most)

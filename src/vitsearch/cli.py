@@ -12,7 +12,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -20,14 +19,47 @@ import typer
 from rich.table import Table
 
 from vitsearch import __version__
-from vitsearch.architecture import brief, check_whole
-from vitsearch.arguments import Given, read_architecture, read_architectures, read_limits, read_quantity
+from vitsearch.architecture import check_whole
+from vitsearch.arguments import (
+    choose_geometry,
+    note_outside,
+    read_architecture,
+    read_architectures,
+    read_limits,
+    read_quantity,
+)
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
+from vitsearch.options import (
+    NUMBER,
+    AllowChangedOption,
+    ArchArgument,
+    ArchArguments,
+    BatchOption,
+    ClassesOption,
+    DataOption,
+    DeviceOption,
+    ImageSizeOption,
+    JsonOption,
+    MaxMacs,
+    MaxParams,
+    MemoryOption,
+    MinMacs,
+    MinParams,
+    OutOption,
+    PatchOption,
+    ProxyOption,
+    ResumeOption,
+    SeedOption,
+    SpaceArgument,
+    WeightsOption,
+    space_names,
+)
 from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
 from vitsearch.terminal import emit, progress_bar, show, show_correlations, summary
+from vitsearch.training_command import train
 
 # typer carries its own click in some versions and uses the package in others
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -43,62 +75,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def whole(text: str | int) -> int:
-    """A whole number, or an error that shows what was typed."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"must be a whole number, but got {brief(text)}") from None
-
-
-NUMBER: dict[str, Any] = {"parser": whole, "metavar": "N"}
-
-
-def _space_names(incomplete: str) -> list[str]:
-    return [name for name in SPACES if name.startswith(incomplete)]
-
-
-def _proxy_names(incomplete: str) -> list[str]:
-    from vitsearch.proxies import PROXIES
-
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in PROXIES if name.startswith(last)]
-
-
-ArchArguments = Annotated[
-    list[str] | None, typer.Argument(metavar="ARCH...", help="JSON file, '-' for stdin, or a trial: DIR#best, DIR#17.")
-]
-ArchArgument = Annotated[str, typer.Argument(metavar="ARCH", help="JSON file, '-' for stdin, or a trial: DIR#best.")]
-SpaceArgument = Annotated[str, typer.Argument(metavar="SPACE", help="Name of a space.", autocompletion=_space_names)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON value on stdout.")]
-SeedOption = Annotated[int, typer.Option("--seed", **NUMBER, help="Where all randomness comes from.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
-ImageSizeOption = Annotated[
-    int | None, typer.Option("--image-size", **NUMBER, help="Side of the image [224, or the study's].")
-]
-ClassesOption = Annotated[
-    int | None, typer.Option("--classes", **NUMBER, help="Number of classes [1000, the data's or study's].")
-]
-PatchOption = Annotated[
-    int | None, typer.Option("--patch-size", **NUMBER, help="Patch size in place of the space's own.")
-]
-MinParams = Annotated[str | None, typer.Option("--min-params", help="Such as 5M.")]
-MaxParams = Annotated[str | None, typer.Option("--max-params", help="Such as 6M.")]
-MinMacs = Annotated[str | None, typer.Option("--min-macs", help="Such as 1G.")]
-MaxMacs = Annotated[str | None, typer.Option("--max-macs", help="Such as 1.4G.")]
-DataOption = Annotated[str, typer.Option("--data", help="Images for proxies that need them: noise or digits.")]
-BatchOption = Annotated[int, typer.Option("--batch-size", **NUMBER, help="Images for proxies that need them.")]
-WeightsOption = Annotated[str, typer.Option("--weights", help="fresh: each network its own; shared: one supernet's.")]
-MemoryOption = Annotated[
-    str | None, typer.Option("--memory", help="Bytes for a batch, such as 8G [half of what is free].")
-]
-ProxyOption = Annotated[
-    str,
-    typer.Option("--proxy", help="Names with commas; for a benchmark also fast or all.", autocompletion=_proxy_names),
-]
-OutOption = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -131,7 +107,7 @@ def print_version() -> None:
 
 @app.command(epilog=GLOBAL_HELP)
 def spaces(
-    name: Annotated[str | None, typer.Argument(help="One space alone.", autocompletion=_space_names)] = None,
+    name: Annotated[str | None, typer.Argument(help="One space alone.", autocompletion=space_names)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List spaces, their knobs and exact sizes."""
@@ -392,10 +368,8 @@ def search(
     weights: WeightsOption = "fresh",
     memory: MemoryOption = None,
     device: DeviceOption = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out, or start it.")] = False,
-    allow_changed: Annotated[
-        bool, typer.Option("--allow-changed", help="Resume on another machine or other versions; recorded.")
-    ] = False,
+    resume: ResumeOption = False,
+    allow_changed: AllowChangedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search a space under limits; print the best and keep every trial."""
@@ -489,22 +463,7 @@ def export(
     )
 
 
-def choose_geometry(base: Geometry, image_size: int | None, classes: int | None) -> Geometry:
-    if image_size is None and classes is None:
-        return base
-    return replace(
-        base,
-        image_size=base.image_size if image_size is None else image_size,
-        classes=base.classes if classes is None else classes,
-    )
-
-
-def note_outside(given: Sequence[Given], most: int = 3) -> None:
-    notes = [item.understood.outside for item in given if item.understood.outside]
-    for note in notes[:most]:
-        log.warning("note: outside its space: %s", note)
-    if len(notes) > most:
-        log.warning("note: %d more lie outside their space", len(notes) - most)
+app.command("train", epilog=GLOBAL_HELP)(train)
 
 
 def hoist(arguments: Sequence[str]) -> list[str]:

@@ -26,6 +26,10 @@ class BadStudy(VitsearchError):
     """A study folder that is broken, locked, or not the one that was asked for."""
 
 
+class TrainingFailed(VitsearchError):
+    """A training that cannot go on; the text says why, and its last checkpoint is kept."""
+
+
 class ProxyUndefined(VitsearchError):
     """A proxy has no value for this network; the text says why."""
 

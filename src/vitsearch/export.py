@@ -5,7 +5,6 @@ The reader needs `import vitsearch.models` first, so that timm knows `vitsearch_
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -16,14 +15,13 @@ from typing import Any
 
 import timm
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from vitsearch.architecture import Settings, check_seed
 from vitsearch.cost import IMAGENET, Cost, Geometry, architecture_cost
 from vitsearch.errors import VitsearchError
 from vitsearch.models import VisionNetwork, build
-from vitsearch.records import new_folder, write_atomically
+from vitsearch.models.folder import timm_config, write_network
+from vitsearch.records import new_folder
 from vitsearch.spaces import canonical, decode
 
 
@@ -57,14 +55,11 @@ def export_timm(
     with new_folder(path):  # holds the name; the finished folder replaces it in one step
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
-            config = json.dumps(timm_config(spelled, geometry, seed), indent=2)
-            write_atomically(temporary / "config.json", config + "\n")
-            save_file(network.state_dict(), temporary / "model.safetensors", metadata={"format": "pt"})
+            config = timm_config(spelled, geometry, {"weights": "initial", "seed": seed})
+            write_network(temporary, network.state_dict(), config)
             difference = check_export(network, temporary, geometry)
             os.chmod(temporary, 0o755)
             os.replace(temporary, path)
-        except SafetensorError as error:
-            raise VitsearchError(f"cannot write {path / 'model.safetensors'}: {error}") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return Exported(
@@ -74,31 +69,6 @@ def export_timm(
         cost=architecture_cost(decode(spelled), geometry),
         max_difference=difference,
     )
-
-
-def timm_config(settings: Settings, geometry: Geometry, seed: int) -> dict[str, Any]:
-    """What timm reads, and how the weights came to be."""
-    side = geometry.image_size
-    return {
-        "architecture": "vitsearch_net",
-        "num_classes": geometry.classes,
-        "num_features": decode(settings).stages[-1].width,
-        "model_args": {"settings": settings},
-        "pretrained_cfg": {
-            "tag": "untrained",
-            "num_classes": geometry.classes,
-            "input_size": [geometry.channels, side, side],
-            "fixed_input_size": True,
-            "pool_size": None,
-            "crop_pct": 0.875,
-            "interpolation": "bicubic",
-            "mean": [0.485, 0.456, 0.406],
-            "std": [0.229, 0.224, 0.225],
-            "first_conv": "stages.0.entry.proj",
-            "classifier": "head",
-        },
-        "vitsearch": {"weights": "initial", "seed": seed},
-    }
 
 
 def check_export(network: VisionNetwork, folder: Path, geometry: Geometry) -> float:

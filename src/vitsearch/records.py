@@ -84,10 +84,14 @@ def parse_json(text: str | bytes, source: str) -> Any:
 
 def write_atomically(path: Path, text: str) -> None:
     """The file has the old content or all of the new one, whatever happens in between."""
+    write_bytes_atomically(path, text.encode())
+
+
+def write_bytes_atomically(path: Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -152,7 +156,7 @@ class Journal:
         self.path = path
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115, closed by `close`
         try:
-            _lock(self._file, path)
+            lock_file(self._file, path)
             self.trials, size = read_trials(path)
             self._file.truncate(size)
         except BaseException:
@@ -188,7 +192,7 @@ class Journal:
         self.close()
 
 
-def _lock(file: IO[bytes], path: Path) -> None:
+def lock_file(file: IO[bytes], path: Path) -> None:
     import fcntl  # POSIX only, so not at the top
 
     try:

@@ -50,7 +50,11 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[..., None]]:
     hidden = not log.isEnabledFor(logging.INFO) or not console.is_terminal
     with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done, *_: bar.update(task, completed=done)
+
+        def tick(done: int, total: int | None = None, note: str = "") -> None:
+            bar.update(task, completed=done, total=total, description=f"{what} {note}".rstrip())
+
+        yield tick
 
 
 def show_correlations(rows: list[dict[str, Any]]) -> None:

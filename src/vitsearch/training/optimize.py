@@ -1,0 +1,70 @@
+"""Optimizer and learning rate of a recipe, from timm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from timm.optim import create_optimizer_v2, param_groups_weight_decay
+from timm.scheduler import CosineLRScheduler
+from torch import nn
+
+from vitsearch.errors import VitsearchError
+from vitsearch.training.recipe import Recipe
+
+FUSED = ("adam", "adamw", "sgd")
+"""What torch has one kernel for."""
+
+
+def make_optimizer(recipe: Recipe, network: nn.Module, task: nn.Module) -> torch.optim.Optimizer:
+    """Network and task together; the network says which of its tables and tokens are not decayed."""
+    spared: set[str] = set()
+    if recipe.decayed == "matrices" and hasattr(network, "no_weight_decay"):
+        spared = set(network.no_weight_decay())
+    groups: list[dict[str, Any]] = []
+    for module in (network, task):
+        groups += param_groups_weight_decay(
+            module,
+            recipe.weight_decay,
+            weight_decay_exclude_1d=recipe.decayed != "everything",
+            no_weight_decay_list=spared if module is network else (),
+        )
+    options: dict[str, Any] = {"fused": True} if recipe.optimizer in FUSED else {}
+    if "adam" in recipe.optimizer:
+        options |= {"betas": recipe.betas, "eps": recipe.epsilon}
+    try:
+        optimizer: torch.optim.Optimizer = create_optimizer_v2(
+            [group for group in groups if group["params"]],
+            opt=recipe.optimizer,
+            lr=recipe.rate,
+            weight_decay=recipe.weight_decay,
+            momentum=recipe.momentum,
+            **options,
+        )
+    except (ValueError, KeyError, ImportError) as error:
+        raise VitsearchError(f"`optimizer` must be one of timm's, but got {recipe.optimizer!r}: {error}") from None
+    return optimizer
+
+
+def make_schedule(
+    recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int, factor: float
+) -> Callable[[int], None]:
+    """A function that sets the rate of a step. `factor` scales the whole curve."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] = recipe.rate * factor
+    by_step = recipe.steps_of == "step"
+    unit = steps_per_epoch if by_step else 1
+    lowest = recipe.rate if recipe.schedule == "constant" else recipe.minimum_rate
+    warmup = round(recipe.warmup_epochs * unit) if by_step else int(recipe.warmup_epochs)
+    schedule = CosineLRScheduler(
+        optimizer,
+        t_initial=recipe.epochs * unit,
+        lr_min=lowest * factor,
+        warmup_t=warmup,
+        warmup_lr_init=recipe.warmup_rate * factor,
+        t_in_epochs=not by_step,
+    )
+    if by_step:
+        return lambda step: schedule.step_update(step)
+    return lambda step: schedule.step(step // steps_per_epoch)

@@ -1,0 +1,45 @@
+"""Recipes of our own: quick trainings and fine-tuning."""
+
+from __future__ import annotations
+
+from vitsearch.data import Augmentation
+from vitsearch.training.recipe import RECIPES, Recipe
+
+RECIPES.add(
+    "quick",
+    Recipe(
+        source="vitsearch: small images in minutes, on a CPU too; shifts alone, since digits must not be mirrored",
+        image_size=32,
+        epochs=30,
+        batch_size=64,
+        learning_rate=1e-3,
+        rate_batch=64,
+        warmup_epochs=3,
+        steps_of="step",
+        augmentation=Augmentation(crop="padded", flip=0.0, interpolation="bilinear"),
+        label_smoothing=0.1,
+        clip=1.0,
+        precision="float32",
+        crop_percent=1.0,
+    ),
+)
+RECIPES.add(
+    "finetune",
+    Recipe(
+        source="vitsearch: a trained network to another dataset, class count or resolution",
+        epochs=30,
+        batch_size=128,
+        learning_rate=5e-5,
+        rate_batch=128,
+        minimum_rate=1e-6,
+        warmup_epochs=2,
+        steps_of="step",
+        weight_decay=0.05,
+        augmentation=Augmentation(scale=(0.4, 1.0)),
+        label_smoothing=0.1,
+        drop_path=0.1,
+        clip=1.0,
+        average=0.998,
+        crop_percent=1.0,
+    ),
+)

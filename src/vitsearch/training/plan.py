@@ -1,0 +1,162 @@
+"""What a training is, and its folder: `study.json` (what), `epochs.jsonl` (what happened), a checkpoint, the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from vitsearch.training.distill import Distillation
+
+from vitsearch.architecture import Settings, brief, check_seed
+from vitsearch.cost import Geometry
+from vitsearch.environment import describe_changes
+from vitsearch.errors import BadStudy, VitsearchError
+from vitsearch.records import lock_file, parse_json, write_atomically
+from vitsearch.training.recipe import Recipe
+
+FORMAT = 1
+Parts = Literal["train", "train+validation"]
+STUDY, EPOCHS, CHECKPOINT, RESULT = "study.json", "epochs.jsonl", "checkpoint.safetensors", "result.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """All that decides the trained weights, but for the machine. Exactly one of `settings` and `timm` is given."""
+
+    settings: Settings | None
+    timm: str | None
+    geometry: Geometry
+    data: str
+    parts: Parts = "train"
+    """What is trained on. With the validation part, nothing is left to choose by; the test part never is."""
+    recipe: Recipe
+    seed: int = 0
+    start: str | None = None
+    """Weights to start from; their digest is in `start_digest`."""
+    start_digest: str | None = None
+    distillation: Distillation | None = None
+
+    def __post_init__(self) -> None:
+        if (self.settings is None) == (self.timm is None):
+            raise VitsearchError("a training must have either settings or the name of a timm model")
+        if self.parts not in get_args(Parts):
+            raise VitsearchError(f"`parts` must be one of {', '.join(get_args(Parts))}, but got {brief(self.parts)}")
+        check_seed(self.seed)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
+        fields = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        fields["geometry"] = Geometry(**fields["geometry"])
+        fields["recipe"] = Recipe.from_json(fields["recipe"])
+        if fields["distillation"] is not None:
+            given = fields["distillation"]
+            fields["distillation"] = Distillation(
+                **{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+            )
+        return cls(**fields)
+
+
+def read_plan(folder: Path) -> tuple[TrainingPlan, list[dict[str, Any]]]:
+    """The plan and the environments of a training's folder."""
+    file = folder / STUDY
+    try:
+        data = parse_json(file.read_bytes(), str(file))
+    except (FileNotFoundError, NotADirectoryError):
+        raise BadStudy(f"{folder} is not a training: it has no {STUDY}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("kind") != "train":
+        raise BadStudy(f"{file} must have format {FORMAT} and kind 'train'")
+    try:
+        return TrainingPlan.from_json(data), list(data["environments"])
+    except (KeyError, TypeError, ValueError, AttributeError, VitsearchError) as error:
+        raise BadStudy(f"{file} is broken: {type(error).__name__}: {error}") from None
+
+
+def write_plan(folder: Path, plan: TrainingPlan, environments: list[dict[str, Any]]) -> None:
+    data = {"format": FORMAT, "kind": "train", **plan.to_json(), "environments": environments}
+    write_atomically(folder / STUDY, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def enter_folder(folder: Path, plan: TrainingPlan, environment: dict[str, Any], resume: bool, allow: bool) -> None:
+    """A new folder with its plan, or one that holds this very plan."""
+    if not os.path.lexists(folder):
+        folder.mkdir(parents=True)
+    elif not resume:
+        raise BadStudy(
+            f"`out` must not exist yet, but got {str(folder)!r}; give --resume to continue the training in it"
+        )
+    if not (folder / STUDY).exists():
+        others = [file.name for file in folder.iterdir() if not file.name.startswith((f".{STUDY}.", EPOCHS))]
+        if others:
+            raise BadStudy(f"{folder} is not a training: it has files and no {STUDY}")
+        return write_plan(folder, plan, [environment])
+    written, environments = read_plan(folder)
+    old, new = (json.loads(json.dumps(one.to_json())) for one in (written, plan))
+    for name in new:
+        if old[name] != new[name]:
+            raise BadStudy(f"{folder} was made with {name}={brief(old[name])}, but got {name}={brief(new[name])}")
+    changes = describe_changes(environments[-1], environment)
+    if changes and not allow:
+        raise BadStudy(f"{folder} was made elsewhere ({changes}); give --allow-changed to continue, which is recorded")
+    if changes:
+        write_plan(folder, plan, [*environments, environment])
+
+
+class EpochLog:
+    """The one writer of `epochs.jsonl`: one object a line, append-only, cut back to the checkpoint on resume."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115, closed by `close`
+        try:
+            lock_file(self._file, path)
+            self.rows = read_epochs(path)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def cut(self, step: int) -> None:
+        """Keep what had happened by this step."""
+        self.rows = [row for row in self.rows if row["step"] <= step]
+        self._file.truncate(sum(len(_line(row).encode()) for row in self.rows))  # they are the first lines
+
+    def append(self, row: dict[str, Any]) -> None:
+        self._write(_line(row).encode())
+        self.rows.append(row)
+
+    def _write(self, content: bytes) -> None:
+        start = os.fstat(self._file.fileno()).st_size
+        try:
+            written = 0
+            while written < len(content):
+                written += self._file.write(content[written:]) or 0
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(start)
+            raise BadStudy(f"cannot write {self.path}: {error.strerror}; the checkpoint is safe") from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def read_epochs(path: Path) -> list[dict[str, Any]]:
+    """The complete lines; what follows the last line end was cut off and was never written."""
+    content = path.read_bytes()
+    rows = []
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        row = parse_json(line, f"{path} line {number}")
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise BadStudy(f"{path} is broken at line {number}: it must be an object with a step")
+        rows.append(row)
+    return rows

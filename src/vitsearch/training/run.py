@@ -1,0 +1,271 @@
+"""Train a network from a plan to a folder that timm loads.
+
+train_network(plan, "run")               # study.json, epochs.jsonl, checkpoint.safetensors
+                                         # at the end model.safetensors, config.json and result.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import timm
+import torch
+from torch import nn
+from vitsearch.tasks import Classification, Task
+from vitsearch.training.transfer import fit_weights, load_weights
+
+from vitsearch.cost import Geometry
+from vitsearch.data import Dataset, Images, JoinedImages, evaluation_batches, open_training_data, train_loader
+from vitsearch.environment import describe_environment
+from vitsearch.errors import BadStudy, VitsearchError
+from vitsearch.models import build
+from vitsearch.models.folder import foreign_config, timm_config, write_network
+from vitsearch.records import parse_json, write_atomically
+from vitsearch.registry import did_you_mean
+from vitsearch.training.distributed import World, join_world
+from vitsearch.training.plan import CHECKPOINT, EPOCHS, RESULT, EpochLog, TrainingPlan, enter_folder, read_epochs
+from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
+from vitsearch.training.trainer import Progress, Trainer, evaluate
+
+log = logging.getLogger("vitsearch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """How a training runs, which changes its speed and at most its last digits."""
+
+    device: str = "auto"
+    compiled: bool | None = None
+    """None: on a GPU."""
+    resident: bool | None = None
+    """Whether decoded images stay in the device's memory; None: when they fit."""
+    workers: int = 2
+    save_every: int = 500
+    evaluate_every: int | None = None
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    out: Path
+    result: dict[str, Any]
+    """Accuracy on the test part, images seen, seconds."""
+    epochs: list[dict[str, Any]]
+
+
+def train_network(
+    plan: TrainingPlan,
+    out: str | Path,
+    *,
+    machine: Machine | None = None,
+    resume: bool = False,
+    allow_changed: bool = False,
+    progress: Progress | None = None,
+) -> Trained:
+    """Train, or go on training, and look at the test part once, at the end."""
+    how, folder = machine or Machine(), Path(out)
+    with join_world(how.device) as world, borrowed_generators(world.device):
+        dataset = open_training_data(plan.data)
+        check_plan(plan, dataset)
+        network = make_network(plan).to(world.device)
+        task = make_task(plan, network, world.device)
+        environment = describe_environment(world.device) | {"processes": world.size, "compiled": _compiled(how, world)}
+        if world.writes:
+            enter_folder(folder, plan, environment, resume, allow_changed)
+        world.wait()
+        if resume and (folder / RESULT).exists():
+            return read_training(folder)
+        journal = EpochLog(folder / EPOCHS) if world.writes else None
+        try:
+            trainer = make_trainer(plan, dataset, network, task, world, how, folder, journal, progress)
+            return _train(trainer, plan, dataset, world, how, folder)
+        finally:
+            if journal is not None:
+                journal.close()
+
+
+def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World, how: Machine, folder: Path) -> Trained:
+    start = time.perf_counter()
+    trainer.run()
+    test = evaluate(
+        trainer.best_network(), _evaluation(plan, dataset, "test", world, how)(), world, plan.recipe.precision
+    )
+    result: dict[str, Any] = {f"test_{name}": value for name, value in test.items()}
+    result |= {"steps": trainer.total, "images_seen": trainer.total * plan.recipe.batch_size}
+    result |= {"retries": trainer.position.retries, "seconds": round(time.perf_counter() - start, 2)}
+    rows = trainer.journal.rows if trainer.journal is not None else []
+    if world.writes:
+        write_result(plan, dataset, trainer.best_network(), result, folder)
+        if how.tensorboard:
+            write_tensorboard(folder / "tensorboard", rows, result)
+    return Trained(out=folder, result=result, epochs=list(rows))
+
+
+def _compiled(how: Machine, world: World) -> bool:
+    return world.device.type == "cuda" if how.compiled is None else how.compiled
+
+
+def check_plan(plan: TrainingPlan, dataset: Dataset) -> None:
+    if plan.geometry.classes != dataset.classes:
+        raise VitsearchError(f"`classes` must be {dataset.classes} for {plan.data}, but got {plan.geometry.classes}")
+    if plan.start is not None and plan.start_digest != digest_of(plan.start):
+        raise BadStudy(f"{plan.start} is not the file that this training started from: its content has changed")
+
+
+def digest_of(path: str) -> str:
+    """Of the weights file, or of a folder's."""
+    file = Path(path)
+    file = file / "model.safetensors" if file.is_dir() else file
+    try:
+        with open(file, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise VitsearchError(f"`from` must be weights that can be read, but got {path!r}: {error.strerror}") from None
+
+
+def make_network(plan: TrainingPlan) -> nn.Module:
+    """With its initial weights, or those it starts from."""
+    geometry, rate = plan.geometry, plan.recipe.drop_path
+    network: nn.Module
+    if plan.settings is not None:
+        network = build(plan.settings, geometry, seed=plan.seed, drop_path_rate=rate)
+    else:
+        seed_generators(seed_of(plan.seed, "weights"))
+        network = timm_network(cast(str, plan.timm), geometry, rate)
+    if plan.start is not None:
+        state, _ = load_weights(plan.start)
+        report = fit_weights(state, network)
+        log.info("starting from %s: %s", plan.start, report)
+    return network
+
+
+def timm_network(model: str, geometry: Geometry, drop_path: float) -> nn.Module:
+    """Any classifier of timm; sizes and stochastic depth where the model has them."""
+    if not timm.is_model(model):
+        raise VitsearchError(f"no timm model named {model!r}.{did_you_mean(model, timm.list_models())}")
+    options: dict[str, Any] = {"num_classes": geometry.classes, "in_chans": geometry.channels}
+    for more in ({"img_size": geometry.image_size, "drop_path_rate": drop_path}, {"drop_path_rate": drop_path}, {}):
+        try:
+            return cast(nn.Module, timm.create_model(model, pretrained=False, **options, **more))
+        except TypeError:
+            continue
+    raise VitsearchError(f"timm's {model!r} does not take a class count and channels")
+
+
+def make_task(plan: TrainingPlan, network: nn.Module, device: torch.device) -> Task:
+    task = Classification(label_smoothing=plan.recipe.label_smoothing)
+    if plan.distillation is None:
+        return task.to(device)
+    seed_generators(seed_of(plan.seed, "task"))
+    return plan.distillation.build(task, network, plan.geometry, device).to(device)
+
+
+def make_trainer(
+    plan: TrainingPlan,
+    dataset: Dataset,
+    network: nn.Module,
+    task: Task,
+    world: World,
+    how: Machine,
+    folder: Path,
+    journal: EpochLog | None,
+    progress: Progress | None,
+) -> Trainer:
+    images: Images = dataset.part("train")
+    if plan.parts == "train+validation":
+        images = JoinedImages([images, dataset.part("validation")])
+    loader = train_loader(
+        images,
+        dataset=dataset,
+        geometry=plan.geometry,
+        augmentation=plan.recipe.augmentation,
+        batch_size=plan.recipe.batch_size,
+        seed=seed_of(plan.seed, "data"),
+        device=world.device,
+        rank=world.rank,
+        world=world.size,
+        resident=how.resident,
+        workers=how.workers,
+    )
+    return Trainer(
+        network,
+        task,
+        plan.recipe,
+        loader,
+        _evaluation(plan, dataset, "validation", world, how) if plan.parts == "train" else None,
+        classes=plan.geometry.classes,
+        seed=plan.seed,
+        world=world,
+        checkpoint=folder / CHECKPOINT,
+        journal=journal,
+        compiled=_compiled(how, world),
+        save_every=how.save_every,
+        evaluate_every=how.evaluate_every,
+        progress=progress,
+    )
+
+
+def _evaluation(plan: TrainingPlan, dataset: Dataset, split: Any, world: World, how: Machine) -> Callable[[], Any]:
+    """Batches of a part, decoded once however often they are asked for."""
+
+    def batches() -> Any:
+        return evaluation_batches(
+            dataset.part(split),
+            dataset=dataset,
+            geometry=plan.geometry,
+            batch_size=max(1, plan.recipe.batch_size),
+            device=world.device,
+            rank=world.rank,
+            world=world.size,
+            crop_pct=plan.recipe.crop_percent,
+            workers=how.workers,
+        )
+
+    return batches
+
+
+def write_result(
+    plan: TrainingPlan, dataset: Dataset, network: nn.Module, result: dict[str, Any], folder: Path
+) -> None:
+    """The network, then the figures: a folder with `result.json` is finished."""
+    about = {"weights": "trained", "data": plan.data, "seed": plan.seed, "recipe": plan.recipe.source}
+    about |= {"test_top1": result["test_top1"]}
+    shown: dict[str, Any] = {"mean": dataset.mean, "std": dataset.std, "crop_percent": plan.recipe.crop_percent}
+    if plan.settings is not None:
+        config = timm_config(plan.settings, plan.geometry, about, **shown)
+    else:
+        config = foreign_config(cast(str, plan.timm), network, plan.geometry, about, **shown)
+    write_network(folder, network.state_dict(), config)
+    write_atomically(folder / RESULT, json.dumps(result, indent=2, allow_nan=False) + "\n")
+
+
+def read_training(folder: str | Path) -> Trained:
+    """A finished training."""
+    path = Path(folder)
+    try:
+        result = parse_json((path / RESULT).read_bytes(), str(path / RESULT))
+    except FileNotFoundError:
+        raise BadStudy(f"{path} is not a finished training: it has no {RESULT}") from None
+    return Trained(out=path, result=result, epochs=read_epochs(path / EPOCHS))
+
+
+def write_tensorboard(folder: Path, rows: list[dict[str, Any]], result: dict[str, Any]) -> None:
+    from vitsearch.errors import require
+
+    require("tensorboard", extra="tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(folder) as writer:  # type: ignore[no-untyped-call]
+        for row in rows:
+            for name, value in row.items():
+                if name not in ("epoch", "step"):
+                    writer.add_scalar(name, value, row["step"])  # type: ignore[no-untyped-call]
+        for name, value in result.items():
+            writer.add_scalar(name, value, result["steps"])  # type: ignore[no-untyped-call]

@@ -1,0 +1,162 @@
+"""`vitsearch train`: from what was typed to a plan, and from the result to what is shown.
+
+vitsearch train run#best --data digits --recipe quick --out trained
+torchrun --nproc-per-node 8 -m vitsearch train arch.json --data folder:imagenet --recipe deit --out trained
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitsearch.architecture import Settings
+from vitsearch.arguments import note_outside, read_architecture
+from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.errors import VitsearchError
+from vitsearch.options import (
+    NUMBER,
+    AllowChangedOption,
+    DeviceOption,
+    ImageSizeOption,
+    JsonOption,
+    OutOption,
+    ResumeOption,
+    SeedOption,
+)
+from vitsearch.terminal import emit, progress_bar
+
+
+def _recipe_names(incomplete: str) -> list[str]:
+    from vitsearch.training.recipe import RECIPES
+
+    return [name for name in RECIPES if name.startswith(incomplete)]
+
+
+def train(
+    out: OutOption,
+    arch: Annotated[
+        str | None, typer.Argument(metavar="[ARCH]", help="JSON file, '-' for stdin, or a trial: DIR#best.")
+    ] = None,
+    timm: Annotated[str | None, typer.Option("--timm", help="A model of timm in place of ARCH.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Start from these weights: a folder of ours, .safetensors or .pth.")
+    ] = None,
+    data: Annotated[
+        str,
+        typer.Option("--data", help="digits, parquet:PATH, folder:PATH, torchvision:NAME@ROOT or wds:PATTERN."),
+    ] = "digits",
+    parts: Annotated[str, typer.Option("--parts", help="Train on train, or on train+validation.")] = "train",
+    recipe: Annotated[str, typer.Option("--recipe", help="Name of a recipe.", autocompletion=_recipe_names)] = "quick",
+    epochs: Annotated[int | None, typer.Option("--epochs", **NUMBER, help="In place of the recipe's.")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", **NUMBER, help="In place of the recipe's.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="A field of the recipe, such as drop_path=0.2; repeatable.")
+    ] = None,
+    image_size: ImageSizeOption = None,
+    channels: Annotated[int | None, typer.Option("--channels", **NUMBER, help="1 or 3 [as the data has].")] = None,
+    distill: Annotated[
+        str | None, typer.Option("--distill", help="A teacher: a folder of ours, or timm:NAME@weights.safetensors.")
+    ] = None,
+    distill_kind: Annotated[
+        str, typer.Option("--distill-kind", help="locality, soft or hard; locality+soft for both.")
+    ] = "locality",
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile [on a GPU].")] = None,
+    resident: Annotated[
+        bool | None, typer.Option("--resident/--streaming", help="Keep decoded images in memory [when they fit].")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", **NUMBER, help="Processes that decode streamed images.")] = 2,
+    save_every: Annotated[int, typer.Option("--save-every", **NUMBER, help="Steps between checkpoints.")] = 500,
+    evaluate_every: Annotated[
+        int | None, typer.Option("--evaluate-every", **NUMBER, help="Epochs between looks at the validation part.")
+    ] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
+    resume: ResumeOption = False,
+    allow_changed: AllowChangedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train, retrain or fine-tune a network; the test part is looked at once, at the end."""
+    from vitsearch.architecture import check_whole
+    from vitsearch.data import open_training_data
+    from vitsearch.training.distill import distillation
+    from vitsearch.training.plan import TrainingPlan
+    from vitsearch.training.recipe import RECIPES, change
+    from vitsearch.training.run import Machine, digest_of, train_network
+
+    edits = read_changes(changes or [])
+    edits |= {name: str(value) for name, value in (("epochs", epochs), ("batch_size", batch_size)) if value is not None}
+    chosen = change(RECIPES[recipe], edits)
+    settings, model, known = choose_network(arch, timm, start)
+    source = open_training_data(data)
+    size = image_size or (known.image_size if known is not None else chosen.image_size)
+    plan = TrainingPlan(
+        settings=settings,
+        timm=model,
+        geometry=Geometry(image_size=size, classes=source.classes, channels=channels or 3),
+        data=data,
+        parts=parts,  # type: ignore[arg-type]
+        recipe=chosen,
+        seed=seed,
+        start=start,
+        start_digest=None if start is None else digest_of(start),
+        distillation=None if distill is None else distillation(distill, distill_kind),
+    )
+    machine = Machine(
+        device=device,
+        compiled=compiled,
+        resident=resident,
+        workers=workers,
+        save_every=check_whole("--save-every", save_every),
+        evaluate_every=None if evaluate_every is None else check_whole("--evaluate-every", evaluate_every),
+        tensorboard=tensorboard,
+    )
+    with progress_bar("training", 1) as tick:
+        done = train_network(plan, out, machine=machine, resume=resume, allow_changed=allow_changed, progress=tick)
+    report(done, plan, as_json)
+
+
+def choose_network(
+    arch: str | None, timm: str | None, start: str | None
+) -> tuple[Settings | None, str | None, Geometry | None]:
+    """Settings or a timm model, and the geometry that comes with them: from ARCH, --timm, or what --from holds."""
+    if arch is not None and timm is not None:
+        raise VitsearchError("`train` takes an ARCH or --timm MODEL, but got both")
+    if arch is not None:
+        given = read_architecture(arch)
+        note_outside([given])
+        return given.settings, None, given.geometry if given.geometry != IMAGENET else None
+    if timm is not None:
+        return None, timm, None
+    if start is None:
+        raise VitsearchError("`train` needs an ARCH, --timm MODEL, or --from a folder that names its network")
+    from vitsearch.training.transfer import load_weights
+
+    _, config = load_weights(start)
+    if config is None:
+        raise VitsearchError(f"`--from` {start!r} does not say which network it is of: give an ARCH or --timm MODEL")
+    settings = (config.get("model_args") or {}).get("settings")
+    return settings, None if settings is not None else str(config.get("architecture")), None
+
+
+def read_changes(texts: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise VitsearchError(f"`--set` must be FIELD=VALUE, but got {text!r}")
+        found[name] = value
+    return found
+
+
+def report(done: Any, plan: Any, as_json: bool) -> None:
+    last = done.epochs[-1] if done.epochs else {}
+    if as_json:
+        shown = {"out": str(done.out), "settings": plan.settings, "timm": plan.timm, **done.result}
+        return emit(shown | {"epochs": len(done.epochs), "last_epoch": last})
+    validation = f", validation {last['validation_top1']:.2f} %" if "validation_top1" in last else ""
+    images, seconds = done.result["test_images"], done.result["seconds"]
+    print(f"test accuracy {done.result['test_top1']:.2f} % of {images:,} images{validation}; {seconds:,.0f} s")
+    print(f"next: vitsearch export {Path(done.out)} --format timm --out best")

@@ -1,0 +1,249 @@
+"""The loop: exact resume, retries, memory, several processes, and that it learns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import vitsearch
+from vitsearch.cost import Geometry
+from vitsearch.data import open_training_data
+from vitsearch.errors import BadStudy, TrainingFailed
+from vitsearch.tasks import Classification
+from vitsearch.training import trainer as trainer_module
+from vitsearch.training.checkpoint import read_checkpoint
+from vitsearch.training.plan import TrainingPlan, read_epochs
+from vitsearch.training.recipe import RECIPES, Recipe
+from vitsearch.training.run import Machine, train_network
+
+SMALL = {
+    "space": "autoformer-tiny",
+    "embed_dim": 192,
+    "depth": 12,
+    "num_heads": [3] * 12,
+    "mlp_ratio": [3.5] * 12,
+    "patch_size": 8,
+}
+CPU = Machine(device="cpu", save_every=3)
+RECIPE = replace(RECIPES["quick"], image_size=32, epochs=2, batch_size=256, warmup_epochs=0, drop_path=0.1)
+
+
+def plan(recipe: Recipe = RECIPE, **fields: Any) -> TrainingPlan:
+    given = {"settings": None, "timm": "test_vit"} | fields
+    return TrainingPlan(
+        geometry=Geometry(image_size=recipe.image_size, classes=10, channels=3), data="digits", recipe=recipe, **given
+    )
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(step: int) -> Callable[[int, int, str], None]:
+    def progress(done: int, total: int, note: str) -> None:
+        if done >= step:
+            raise Stop
+
+    return progress
+
+
+RICH = replace(RECIPE, mixup=0.8, cutmix=1.0, average=0.9, clip=1.0)
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, RICH], ids=["plain", "mixing and averaging"])
+@pytest.mark.parametrize("step", [3, 5, 6])
+def test_a_stopped_training_resumes_to_the_same_weights(tmp_path: Path, recipe: Recipe, step: int) -> None:
+    whole = train_network(plan(recipe), tmp_path / "whole", machine=CPU)
+    with pytest.raises(Stop):
+        train_network(plan(recipe), tmp_path / "cut", machine=CPU, progress=stop_at(step))
+    torch.rand(17)  # the state of the global generators does not matter
+    resumed = train_network(plan(recipe), tmp_path / "cut", machine=CPU, resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    timeless = [{k: v for k, v in row.items() if k != "images_per_second"} for row in whole.epochs]
+    assert timeless == [{k: v for k, v in row.items() if k != "images_per_second"} for row in resumed.epochs]
+    assert resumed.result["test_top1"] == whole.result["test_top1"]
+
+
+def test_seeds_and_generators(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train_network(plan(), tmp_path / "a", machine=CPU)
+    assert torch.equal(torch.rand(3), expected), "the global generator must be given back as it was"
+    train_network(plan(), tmp_path / "b", machine=CPU)
+    train_network(plan(seed=1), tmp_path / "c", machine=CPU)
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
+
+
+def test_the_test_part_is_not_trained_or_chosen_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digits = type(open_training_data("digits"))
+    asked: list[str] = []
+    part = digits.part
+    monkeypatch.setattr(digits, "part", lambda self, split: asked.append(split) or part(self, split))
+    done = train_network(plan(), tmp_path / "run", machine=CPU)
+    assert asked[-1] == "test" and asked.count("test") == 1
+    assert done.result["test_images"] == len(part(open_training_data("digits"), "test"))
+
+
+def test_a_loss_that_is_not_finite_goes_back_with_a_lower_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = Classification.score
+    calls = [0]
+
+    def poisoned(self: Classification, logits: Tensor, targets: Tensor) -> Any:
+        calls[0] += 1
+        outcome = score(self, logits, targets)
+        return outcome._replace(loss=outcome.loss * float("nan")) if calls[0] == 5 else outcome
+
+    monkeypatch.setattr(Classification, "score", poisoned)
+    done = train_network(plan(), tmp_path / "run", machine=CPU)
+    assert done.result["retries"] == 1
+    assert {row["rate_factor"] for row in done.epochs} == {0.5}
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
+
+
+def test_a_hopeless_training_says_so_and_keeps_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = Classification.score
+    monkeypatch.setattr(
+        Classification, "score", lambda self, *given: score(self, *given)._replace(loss=given[0].sum() * float("inf"))
+    )
+    with pytest.raises(TrainingFailed, match=r"not finite near step \d+, with 3 lower rates too"):
+        train_network(plan(), tmp_path / "run", machine=CPU)
+    tensors, position = read_checkpoint(tmp_path / "run" / "checkpoint.safetensors")
+    assert position.step == 0 and position.retries == 3 and position.rate_factor == 1 / 8
+    assert all(tensor.isfinite().all() for tensor in tensors.values())
+
+
+def test_out_of_memory_halves_the_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train_network(plan(replace(RECIPE, drop_path=0.0)), tmp_path / "whole", machine=CPU)
+    forward = trainer_module.Step.forward
+
+    def greedy(self: Any, images: Tensor, targets: Tensor) -> Any:
+        if len(images) > 64:
+            raise torch.cuda.OutOfMemoryError("too much")
+        return forward(self, images, targets)
+
+    monkeypatch.setattr(trainer_module.Step, "forward", greedy)
+    cut = train_network(plan(replace(RECIPE, drop_path=0.0)), tmp_path / "cut", machine=CPU)
+    assert cut.epochs[-1]["micro_batches"] == 4
+    assert cut.epochs[-1]["loss"] == pytest.approx(whole.epochs[-1]["loss"], rel=1e-3)
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.allclose(first[name], second[name], atol=2e-3) for name in first)
+
+
+def test_folders_that_are_not_this_training(tmp_path: Path) -> None:
+    train_network(plan(), tmp_path / "run", machine=CPU)
+    with pytest.raises(BadStudy, match="must not exist yet"):
+        train_network(plan(), tmp_path / "run", machine=CPU)
+    with pytest.raises(BadStudy, match="was made with seed=0, but got seed=1"):
+        train_network(plan(seed=1), tmp_path / "run", machine=CPU, resume=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(BadStudy, match="it has files and no study"):
+        train_network(plan(), tmp_path / "other", machine=CPU, resume=True)
+    assert sorted(file.name for file in (tmp_path / "other").iterdir()) == ["thesis.txt"]
+
+
+def test_a_broken_checkpoint_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        train_network(plan(), tmp_path / "run", machine=CPU, progress=stop_at(4))
+    file = tmp_path / "run" / "checkpoint.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(BadStudy, match="is not a checkpoint that can be read"):
+        train_network(plan(), tmp_path / "run", machine=CPU, resume=True)
+
+
+def test_a_torn_epoch_line_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "epochs.jsonl"
+    file.write_text('{"epoch":1,"step":4}\n{"epoch":2,"st')
+    assert read_epochs(file) == [{"epoch": 1, "step": 4}]
+    file.write_text('{"epoch":1}\n{"epoch":2,"step":8}\n')
+    with pytest.raises(BadStudy, match="line 1"):
+        read_epochs(file)
+
+
+def launch(arguments: list[str], processes: int = 1, **options: Any) -> subprocess.Popen[bytes]:
+    """`vitsearch ARGUMENTS` in processes of its own, under torchrun where there are several."""
+    runner = [sys.executable, "-m"]
+    if processes > 1:
+        runner += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*runner, "vitsearch", *arguments], env=environment, **options)
+
+
+@pytest.fixture
+def arch(tmp_path: Path) -> str:
+    file = tmp_path / "arch.json"
+    file.write_text(json.dumps(SMALL))
+    return str(file)
+
+
+QUICK = ["--data", "digits", "--recipe", "quick", "--image-size", "16", "--device", "cpu", "--no-compile", "--quiet"]
+
+
+def test_two_processes_agree_with_one(tmp_path: Path, arch: str) -> None:
+    options = [*QUICK, "--epochs", "1", "--batch-size", "250", "--set", "warmup_epochs=0", "--set", "precision=float32"]
+    for processes in (1, 2):
+        run = launch(["train", arch, *options, "--out", str(tmp_path / str(processes))], processes)
+        assert run.wait(300) == 0
+    one, two = (read_checkpoint(tmp_path / name / "checkpoint.safetensors")[0] for name in ("1", "2"))
+    assert one.keys() == two.keys()
+    assert json.loads((tmp_path / "1" / "result.json").read_text())["steps"] == 5
+    for name, tensor in one.items():
+        if name.startswith("network."):
+            assert torch.allclose(tensor, two[name], atol=1e-5), name
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("1", "2")]
+    assert results[0]["test_images"] == results[1]["test_images"]
+
+
+def test_kill_and_resume_on_the_command_line(tmp_path: Path, arch: str) -> None:
+    options = [*QUICK, "--epochs", "2", "--batch-size", "250", "--save-every", "2"]
+    whole = launch(["train", arch, *options, "--out", str(tmp_path / "whole")])
+    assert whole.wait(300) == 0
+    killed = launch(["train", arch, *options, "--out", str(tmp_path / "cut")])
+    checkpoint = tmp_path / "cut" / "checkpoint.safetensors"
+    while killed.poll() is None:
+        try:
+            if checkpoint.exists() and read_checkpoint(checkpoint)[1].step >= 2:
+                killed.send_signal(signal.SIGKILL)
+        except BadStudy:
+            continue
+    resumed = launch(["train", arch, *options, "--out", str(tmp_path / "cut"), "--resume"])
+    assert resumed.wait(300) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def test_train_then_load_with_timm(tmp_path: Path, cli: Callable[..., Any], arch: str) -> None:
+    """The promise: a network of a space, on real digits, to 95 % on the test part."""
+    options = ["--data", "digits", "--recipe", "quick", "--epochs", "12", "--image-size", "16", "--device", "cpu"]
+    shown = cli("train", arch, *options, "--out", str(tmp_path / "trained"), "--json").json()
+    assert shown["test_top1"] >= 95, shown
+    import vitsearch.models  # noqa: F401
+
+    network = timm.create_model(f"local-dir:{tmp_path / 'trained'}", pretrained=True).eval()
+    test = open_training_data("digits").part("test")
+    assert sum(p.numel() for p in network.parameters()) == vitsearch.cost_of(SMALL, Geometry(16, 10, 3)).params
+    config = json.loads((tmp_path / "trained" / "config.json").read_text())
+    assert config["vitsearch"]["weights"] == "trained" and config["num_classes"] == 10
+    assert shown["test_images"] == len(test)

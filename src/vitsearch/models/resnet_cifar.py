@@ -57,8 +57,8 @@ class CifarResNet(nn.Module):
         self.feature_info: list[dict[str, Any]] = []
         before = WIDTHS[0]
         for index, width in enumerate(WIDTHS):
-            blocks = [BasicBlock(before if i == 0 else width, width, 2 if index and i == 0 else 1) for i in range(depth)]
-            self.stages.append(nn.Sequential(*blocks))
+            first = BasicBlock(before, width, 2 if index else 1)
+            self.stages.append(nn.Sequential(first, *(BasicBlock(width, width, 1) for _ in range(depth - 1))))
             self.feature_info.append({"module": f"stages.{index}", "num_chs": width, "reduction": 2**index})
             before = width
         self.num_features = self.head_hidden_size = WIDTHS[-1]

@@ -86,7 +86,11 @@ class LocalityGuidance(Distilling):
         blocks: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__(task, teacher)
-        student = features(network, "network")
+        student = features(network)
+        if not student or len(teacher.widths) < STAGES:
+            one, kind = ("teacher", teacher.network) if student else ("network", network)
+            rule = f"`{one}` must give maps through timm's `forward_intermediates`"
+            raise VitsearchError(f"{rule}, {STAGES} or more of a teacher, but got {type(kind).__name__}")
         self.weight = weight
         self.blocks = guided_blocks(len(student)) if blocks is None else blocks
         if len(self.blocks) != STAGES or not all(0 <= block < len(student) for block in self.blocks):

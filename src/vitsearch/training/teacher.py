@@ -30,6 +30,8 @@ class Seen(NamedTuple):
 class Teacher(nn.Module):
     """Gives logits and the maps of the last three stages, without gradients, at an image size of its own.
 
+    A network that cannot give maps, as some of timm's, teaches its logits alone; then `widths` is empty.
+
     `mode` is what it runs in while the student trains: `eval`, or `train` for batch statistics and moving averages that
     go on. Checkpoints hold its running statistics and not its weights, which never change.
     """
@@ -39,9 +41,7 @@ class Teacher(nn.Module):
         self.network = network.requires_grad_(False)
         self.image_size = image_size
         self.mode = mode
-        self.widths = [int(stage["num_chs"]) for stage in features(network, "teacher")[-STAGES:]]
-        if len(self.widths) < STAGES:
-            raise VitsearchError(f"`teacher` must have at least {STAGES} stages, but got {len(self.widths)}")
+        self.widths = [int(stage["num_chs"]) for stage in features(network)[-STAGES:]]
         self.register_state_dict_post_hook(leave_weights_out)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(put_weights_back)  # type: ignore[no-untyped-call]
         self.train(False)
@@ -57,16 +57,15 @@ class Teacher(nn.Module):
         if tuple(images.shape[2:]) != size:
             images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
         network: Any = self.network
-        final, maps = network.forward_intermediates(images, indices=STAGES, output_fmt="NCHW")
+        if not self.widths:
+            return Seen(network(images), [])
+        final, maps = network.forward_intermediates(images, indices=len(self.widths), output_fmt="NCHW")
         return Seen(network.forward_head(final), maps)
 
 
-def features(network: nn.Module, name: str) -> list[Mapping[str, Any]]:
-    """What timm's networks say about the maps that `forward_intermediates` gives."""
-    if not hasattr(network, "forward_intermediates") or not hasattr(network, "feature_info"):
-        kind = type(network).__name__
-        raise VitsearchError(f"`{name}` must have `forward_intermediates` and `feature_info`, but got {kind}")
-    info: Any = network.feature_info
+def features(network: nn.Module) -> list[Mapping[str, Any]]:
+    """What timm's networks say about the maps that `forward_intermediates` gives; nothing where it does not exist."""
+    info: Any = getattr(network, "feature_info", []) if hasattr(network, "forward_intermediates") else []
     return list(getattr(info, "info", info))
 
 

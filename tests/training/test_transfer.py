@@ -1,4 +1,4 @@
-"""Weights in a network of another input: tables against direct evaluation, whole networks against timm's own loading."""
+"""Weights in a network of another input: tables against direct evaluation, networks against timm's own loading."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cubic(x: np.ndarray) -> np.ndarray:
 
 
 def resampling(old: int, new: int) -> np.ndarray:
-    """[new, old]: the kernel at each pixel centre, stretched when shrinking, its weights inside the image adding to 1."""
+    """[new, old]: the kernel at each pixel centre, stretched when shrinking, weights inside the image adding to 1."""
     ratio = old / new
     centres = (np.arange(new) + 0.5) * ratio
     weights = cubic((np.arange(old) + 0.5 - centres[:, None]) / max(ratio, 1))
@@ -143,7 +143,7 @@ def test_another_distance_is_resized_and_another_head_width_refused() -> None:
     assert report.resized == (*names, "stages.0.blocks.0.attn.relative.value_rows")
     table = source.state_dict()[names[0]]
     torch.testing.assert_close(target.state_dict()[names[0]], resize_relative(table, 6))
-    with pytest.raises(VitsearchError, match="of another shape: .*qkv.weight"):
+    with pytest.raises(VitsearchError, match=r"of another shape: .*qkv\.weight"):
         fit_weights(source.state_dict(), network(2, head_dim=4))
 
 

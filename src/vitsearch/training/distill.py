@@ -44,15 +44,12 @@ class Distilling(Task):
         self.task = task
         if not isinstance(task, Distilling):  # registered once, so that a checkpoint holds it once
             self.own_teacher = teacher
+        self.taps: list[int] = task.taps if isinstance(task, Distilling) else []
+        """Blocks of the student whose maps are needed, in order, without repeats."""
 
     @property
     def teacher(self) -> Teacher:
         return self.task.teacher if isinstance(self.task, Distilling) else self.own_teacher
-
-    @property
-    def taps(self) -> list[int]:
-        """Blocks of the student whose maps are needed, in order, without repeats."""
-        return self.task.taps if isinstance(self.task, Distilling) else []
 
     def losses(self, network: nn.Module, images: Tensor, targets: Tensor) -> Outcome:
         return self.guide(see_student(network, images, self.taps), self.teacher(images), targets)
@@ -68,9 +65,9 @@ class Distilling(Task):
 
 def see_student(network: Any, images: Tensor, taps: list[int]) -> Seen:
     if not taps:
-        return Seen(network(images), [])
+        return Seen(network(images), {})
     final, maps = network.forward_intermediates(images, indices=taps, output_fmt="NCHW", norm=False)
-    return Seen(network.forward_head(final), maps)
+    return Seen(network.forward_head(final), dict(zip(taps, maps, strict=True)))
 
 
 class LocalityGuidance(Distilling):
@@ -95,18 +92,15 @@ class LocalityGuidance(Distilling):
         self.blocks = guided_blocks(len(student)) if blocks is None else blocks
         if len(self.blocks) != STAGES or not all(0 <= block < len(student) for block in self.blocks):
             raise VitsearchError(f"`blocks` must be {STAGES} of 0 to {len(student) - 1}, but got {self.blocks}")
+        self.taps = sorted({*self.blocks, *self.taps})
         widths = zip((student[block]["num_chs"] for block in self.blocks), teacher.widths, strict=True)
         self.projections = nn.ModuleList(nn.Conv2d(own, theirs, 1) for own, theirs in widths)
 
-    @property
-    def taps(self) -> list[int]:
-        return sorted({*self.blocks, *super().taps})
-
     def guide(self, student: Seen, teacher: Seen, targets: Tensor) -> Outcome:
         outcome = self.inner(student, teacher, targets)
-        maps = dict(zip(self.taps, student.maps, strict=True))
-        pairs = zip(self.projections, self.blocks, teacher.maps, strict=True)
-        guidance = torch.stack([map_distance(project(maps[block]), goal) for project, block, goal in pairs]).sum()
+        pairs = zip(self.projections, self.blocks, teacher.maps.values(), strict=True)
+        distances = [map_distance(project(student.maps[block]), goal) for project, block, goal in pairs]
+        guidance = torch.stack(distances).sum()
         parts = outcome.parts | {"guidance": guidance.detach()}
         return Outcome(outcome.loss + self.weight * guidance, outcome.logits, parts)
 

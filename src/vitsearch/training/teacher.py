@@ -21,10 +21,10 @@ MODES = ("eval", "train")
 
 
 class Seen(NamedTuple):
-    """What a network makes of a batch: logits [B, K], and feature maps [B, C, h, w] of chosen depths."""
+    """What a network makes of a batch: logits [B, K], maps [B, C, h, w] by the student's block or teacher's stage."""
 
     logits: Tensor
-    maps: list[Tensor]
+    maps: dict[int, Tensor]
 
 
 class Teacher(nn.Module):
@@ -58,9 +58,9 @@ class Teacher(nn.Module):
             images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
         network: Any = self.network
         if not self.widths:
-            return Seen(network(images), [])
+            return Seen(network(images), {})
         final, maps = network.forward_intermediates(images, indices=len(self.widths), output_fmt="NCHW")
-        return Seen(network.forward_head(final), maps)
+        return Seen(network.forward_head(final), dict(enumerate(maps)))
 
 
 def features(network: nn.Module) -> list[Mapping[str, Any]]:

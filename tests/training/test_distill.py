@@ -246,6 +246,17 @@ def test_the_step_is_one_graph() -> None:
         torch.testing.assert_close(compiled(images, targets), task.losses(network, images, targets).loss)
 
 
+def test_mixed_precision() -> None:
+    network, guide, images = student().float(), teacher().float(), drawn(3, 3, 48, 48).float()
+    task = LocalityGuidance(LogitDistillation(Classification(), guide), guide, network)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = task.losses(network, images, LABELS)
+    exact = task.losses(network, images, LABELS)
+    assert mixed.loss.dtype == torch.float32
+    torch.testing.assert_close(mixed.loss, exact.loss, rtol=0.02, atol=0)
+    mixed.loss.backward()
+
+
 def saved_teacher(folder: Path, classes: int = 5, channels: int = 3) -> nn.Module:
     """A folder as a trained network is written."""
     torch.manual_seed(3)
@@ -269,6 +280,10 @@ def test_teachers_from_a_folder_and_from_a_file(tmp_path: Path) -> None:
         assert opened.image_size == 32 and opened.widths == [16, 32, 64]
         with torch.no_grad():
             torch.testing.assert_close(opened(images).logits, network(images))
+    grey = saved_teacher(tmp_path / "grey", channels=1)
+    opened = open_teacher(str(tmp_path / "grey"), classes=None, channels=1, device=CPU)
+    with torch.no_grad():
+        torch.testing.assert_close(opened(images[:, :1]).logits, grey(images[:, :1]))
     export_timm(MICRO, tmp_path / "ours", geometry=SMALL, seed=0)
     ours = open_teacher(str(tmp_path / "ours"), classes=5, channels=3, device=CPU)
     assert ours.image_size == 48 and ours(drawn(2, 3, 16, 16).float()).logits.shape == (2, 5)

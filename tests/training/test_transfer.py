@@ -216,6 +216,14 @@ def test_first_convolution(channels: int) -> None:
     torch.testing.assert_close(repeated, torch.nn.functional.conv2d(image, grey), rtol=1e-4, atol=1e-5)
 
 
+def test_tables_of_a_network_that_does_not_know_its_grid_are_refused() -> None:
+    network = timm.create_model("cait_xxs24_224", img_size=32, num_classes=3)
+    network.patch_embed.grid_size = ()
+    other = network.state_dict() | {"pos_embed": drawn(1, 9, 192)}
+    with pytest.raises(VitsearchError, match=r"of another shape: pos_embed \[1, 9, 192\] instead of \[1, 4, 192\]"):
+        fit_weights(other, network)
+
+
 def test_the_same_network_gives_the_same_outputs() -> None:
     source, target = build(MICRO, SMALL, seed=0), build(MICRO, SMALL, seed=1)
     report = fit_weights(source.state_dict(), target)

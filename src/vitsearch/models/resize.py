@@ -22,13 +22,13 @@ from torch import Tensor, nn
 RELATIVE_TABLES = ("key_rows", "key_columns", "value_rows", "value_columns")
 
 
-def resize_position(table: Tensor, grid: tuple[int, int], prefix: int) -> Tensor:
+def resize_position(table: Tensor, grid: tuple[int, ...], prefix: int) -> Tensor:
     """[1, prefix + old side ** 2, C] -> [1, prefix + rows * columns, C]."""
     resized = resample_abs_pos_embed(table, list(grid), num_prefix_tokens=prefix)
     return cast(Tensor, resized)
 
 
-def resize_position_map(table: Tensor, grid: tuple[int, int]) -> Tensor:
+def resize_position_map(table: Tensor, grid: tuple[int, ...]) -> Tensor:
     """[1, C, old, old] -> [1, C, rows, columns]."""
     return F.interpolate(table.float(), size=grid, mode="bicubic", antialias=True).to(table.dtype)
 
@@ -43,7 +43,7 @@ def resize_relative(table: Tensor, rows: int) -> Tensor:
     return torch.cat([table[:1], resized[0].T])
 
 
-def resize_window_bias(table: Tensor, window: tuple[int, int], shape: torch.Size) -> Tensor:
+def resize_window_bias(table: Tensor, window: tuple[int, ...], shape: torch.Size) -> Tensor:
     """Swin's [(2 window - 1) ** 2, heads] for another window."""
     if table.shape[0] == 1:  # a window of one token knows no other offset
         return table.expand(shape).clone()
@@ -80,25 +80,25 @@ def _resize(name: str, value: Tensor, shape: torch.Size, network: nn.Module) -> 
         return resize_position_map(value, (shape[2], shape[3]))
     if leaf == "pos_embed" and value.ndim == 3 and value.shape[2] == shape[2]:
         grid = _grid(network)
-        prefix = shape[1] - grid[0] * grid[1]
-        square = math.isqrt(max(value.shape[1] - prefix, 0)) ** 2 + prefix == value.shape[1] > prefix
+        prefix = shape[1] - math.prod(grid)
+        square = grid and math.isqrt(max(value.shape[1] - prefix, 0)) ** 2 + prefix == value.shape[1] > prefix
         return resize_position(value, grid, prefix) if square else value
     if value.ndim != 2 or value.shape[1] != shape[1]:
         return value
     if leaf in RELATIVE_TABLES and value.shape[0] > 1:
         return resize_relative(value, shape[0])
     if leaf == "relative_position_bias_table":
-        return resize_window_bias(value, _window(network.get_submodule(module)), shape)
+        window = _window(network.get_submodule(module))
+        return resize_window_bias(value, window, shape) if window else value
     return value
 
 
-def _grid(network: nn.Module) -> tuple[int, int]:
-    """Patches along each side: our networks know it, timm's have it on the patch embedding."""
-    owner: Any = network if hasattr(network, "grid_size") else network.patch_embed
-    rows, columns = owner.grid_size
-    return rows, columns
+def _grid(network: nn.Module) -> tuple[int, ...]:
+    """Patches down and across: our networks know it, timm's have it on the patch embedding, some nowhere."""
+    owner: Any = network if hasattr(network, "grid_size") else getattr(network, "patch_embed", None)
+    return tuple(getattr(owner, "grid_size", ()))
 
 
-def _window(attention: Any) -> tuple[int, int]:
-    rows, columns = getattr(attention, "window_size", None) or (attention.window, attention.window)
-    return rows, columns
+def _window(attention: nn.Module) -> tuple[int, ...]:
+    side: Any = getattr(attention, "window", None)
+    return tuple(getattr(attention, "window_size", ())) or ((side, side) if side else ())

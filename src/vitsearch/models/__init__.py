@@ -1,5 +1,6 @@
-"""Networks. Importing this package registers `vitsearch_net` with timm."""
+"""Networks. Importing this package registers `vitsearch_net` and `vitsearch_resnet56` with timm."""
 
+from vitsearch.models.resnet_cifar import CifarResNet, vitsearch_resnet56
 from vitsearch.models.vit import VisionNetwork, build, vitsearch_net
 
-__all__ = ["VisionNetwork", "build", "vitsearch_net"]
+__all__ = ["CifarResNet", "VisionNetwork", "build", "vitsearch_net", "vitsearch_resnet56"]

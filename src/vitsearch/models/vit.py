@@ -6,11 +6,11 @@ network = timm.create_model("vitsearch_net", settings={"space": "autoformer-tiny
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 import torch
-from timm.layers import resample_abs_pos_embed
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
 from timm.models._manipulate import checkpoint
@@ -22,6 +22,7 @@ from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings
 from vitsearch.models import layers
 from vitsearch.models.initialise import initialise
+from vitsearch.models.resize import resize_tables
 from vitsearch.spaces import decode
 
 __all__ = ["VisionNetwork", "build", "vitsearch_net"]
@@ -97,12 +98,17 @@ class VisionNetwork(nn.Module):
         if draw_weights:
             initialise(self, architecture.initialisation, generator)
 
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Patches down and across in the first stage: what the position table covers."""
+        side = self._stages()[0].side
+        return side, side
+
     def _position_table(self, width: int) -> nn.Parameter | None:
         if self.architecture.position == "none":
             return None
-        side = self.architecture.sides(self.image_size)[0]
         extra = self.num_prefix_tokens if self.architecture.position == "all" else 0
-        return nn.Parameter(torch.empty(1, side * side + extra, width))
+        return nn.Parameter(torch.empty(1, math.prod(self.grid_size) + extra, width))
 
     def _embed(self, x: Tensor) -> Tensor:
         """Class token and position; `position` says which tokens the table covers."""
@@ -310,16 +316,6 @@ def build(
     ).eval()
 
 
-def _resize_position(state: dict[str, Tensor], network: VisionNetwork) -> dict[str, Tensor]:
-    """Let a checkpoint of one image size load into another."""
-    table = network.pos_embed
-    if table is not None and "pos_embed" in state and state["pos_embed"].shape != table.shape:
-        prefix = network.num_prefix_tokens if network.architecture.position == "all" else 0
-        side = network.architecture.sides(network.image_size)[0]
-        state["pos_embed"] = resample_abs_pos_embed(state["pos_embed"], [side, side], num_prefix_tokens=prefix)
-    return state
-
-
 default_cfgs = generate_default_cfgs(
     {
         "vitsearch_net.untrained": {
@@ -359,7 +355,7 @@ def vitsearch_net(pretrained: bool = False, **options: Any) -> VisionNetwork:
             _from_settings,
             "vitsearch_net",
             pretrained,
-            pretrained_filter_fn=_resize_position,
+            pretrained_filter_fn=resize_tables,
             feature_cfg={"out_indices": _feature_count(options.get("settings")), "feature_cls": "getter"},
             **options,
         ),

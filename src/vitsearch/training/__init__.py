@@ -1,0 +1,1 @@
+"""Training a network: from scratch, from weights, with a teacher."""

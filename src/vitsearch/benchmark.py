@@ -272,8 +272,8 @@ def _write_csv(table: Table, path: Path) -> None:
 
 
 def _from_parquet(data: bytes, stem: str) -> Raw:
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
         read = pq.ParquetFile(pa.BufferReader(data)).read()

@@ -34,6 +34,14 @@ class ProxyUndefined(VitsearchError):
     """A proxy has no value for this network; the text says why."""
 
 
+class BadData(VitsearchError):
+    """Files of a dataset that are missing, broken, or not what a dataset of that kind holds."""
+
+
+class CorruptImage(BadData):
+    """One image that cannot be decoded; the text names it."""
+
+
 class MissingPackage(VitsearchError):
     """An optional package is needed and not installed."""
 

@@ -1,5 +1,31 @@
-"""Image data for proxies that need it. Searching only ever sees the training part."""
+"""Image data: batches for proxies, parts and loaders for training. Searching only ever sees the training part."""
 
-from vitsearch.data.base import DATASETS, Batch, ImageSource, open_data
+from vitsearch.data.augment import Augmentation
+from vitsearch.data.base import (
+    DATASETS,
+    Batch,
+    Dataset,
+    Images,
+    ImageSource,
+    Split,
+    open_data,
+    open_training_data,
+    seeded_everything,
+)
+from vitsearch.data.loading import Loader, evaluation_batches, train_loader
 
-__all__ = ["DATASETS", "Batch", "ImageSource", "open_data"]
+__all__ = [
+    "DATASETS",
+    "Augmentation",
+    "Batch",
+    "Dataset",
+    "ImageSource",
+    "Images",
+    "Loader",
+    "Split",
+    "evaluation_batches",
+    "open_data",
+    "open_training_data",
+    "seeded_everything",
+    "train_loader",
+]

@@ -152,6 +152,8 @@ def read_changes(texts: list[str]) -> dict[str, str]:
 
 
 def report(done: Any, plan: Any, as_json: bool) -> None:
+    if not done.writes:
+        return
     last = done.epochs[-1] if done.epochs else {}
     if as_json:
         shown = {"out": str(done.out), "settings": plan.settings, "timm": plan.timm, **done.result}

@@ -43,7 +43,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_recipes_say_what_the_papers_say(name: str) -> None:
     for field, value in PUBLISHED[name].items():
-        assert getattr(RECIPES[name], field) == pytest.approx(value) if isinstance(value, float) else value, field
+        found = getattr(RECIPES[name], field)
+        assert found == (pytest.approx(value) if isinstance(value, float) else value), field
 
 
 def rates(recipe: Recipe, steps_per_epoch: int, factor: float = 1.0) -> list[float]:

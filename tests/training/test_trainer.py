@@ -18,7 +18,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import vitsearch
 from vitsearch.cost import Geometry
 from vitsearch.data import open_training_data
 from vitsearch.errors import BadStudy, TrainingFailed
@@ -199,38 +198,36 @@ def arch(tmp_path: Path) -> str:
     return str(file)
 
 
-QUICK = ["--data", "digits", "--recipe", "quick", "--image-size", "16", "--device", "cpu", "--no-compile", "--quiet"]
+QUICK = ["train", "--timm", "test_vit", "--data", "digits", "--device", "cpu", "--no-compile", "--quiet"]
 
 
-def test_two_processes_agree_with_one(tmp_path: Path, arch: str) -> None:
-    options = [*QUICK, "--epochs", "1", "--batch-size", "250", "--set", "warmup_epochs=0", "--set", "precision=float32"]
-    for processes in (1, 2):
-        run = launch(["train", arch, *options, "--out", str(tmp_path / str(processes))], processes)
-        assert run.wait(300) == 0
-    one, two = (read_checkpoint(tmp_path / name / "checkpoint.safetensors")[0] for name in ("1", "2"))
-    assert one.keys() == two.keys()
-    assert json.loads((tmp_path / "1" / "result.json").read_text())["steps"] == 5
-    for name, tensor in one.items():
-        if name.startswith("network."):
-            assert torch.allclose(tensor, two[name], atol=1e-5), name
-    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("1", "2")]
-    assert results[0]["test_images"] == results[1]["test_images"]
+def test_two_processes_agree_with_one(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    """With SGD: where a gradient is zero but for rounding (key biases), Adam makes a whole step of the rounding."""
+    options = ["--epochs", "1", "--batch-size", "250", "--set", "warmup_epochs=0", "--set", "optimizer=sgd"]
+    options += ["--set", "learning_rate=0.01"]
+    two = launch([*QUICK, *options, "--out", str(tmp_path / "2")], processes=2, stdout=subprocess.PIPE)
+    one = cli(*QUICK, *options, "--out", tmp_path / "1", "--json").json()
+    assert one["steps"] == 5
+    assert len(two.communicate(timeout=300)[0].splitlines()) == 2 and two.returncode == 0, "one process prints"
+    first, second = (read_checkpoint(tmp_path / name / "checkpoint.safetensors")[0] for name in ("1", "2"))
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert torch.allclose(tensor, second[name], atol=1e-5) or name == "meter", name
+    rows = [read_epochs(tmp_path / name / "epochs.jsonl")[-1] for name in ("1", "2")]
+    for name in ("loss", "validation_top1", "validation_images"):
+        assert rows[0][name] == pytest.approx(rows[1][name], abs=1e-5), name
 
 
-def test_kill_and_resume_on_the_command_line(tmp_path: Path, arch: str) -> None:
-    options = [*QUICK, "--epochs", "2", "--batch-size", "250", "--save-every", "2"]
-    whole = launch(["train", arch, *options, "--out", str(tmp_path / "whole")])
-    assert whole.wait(300) == 0
-    killed = launch(["train", arch, *options, "--out", str(tmp_path / "cut")])
+def test_kill_and_resume_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    options = ["--epochs", "40", "--batch-size", "250", "--save-every", "3"]
+    killed = launch([*QUICK, *options, "--out", str(tmp_path / "cut")])
     checkpoint = tmp_path / "cut" / "checkpoint.safetensors"
     while killed.poll() is None:
-        try:
-            if checkpoint.exists() and read_checkpoint(checkpoint)[1].step >= 2:
-                killed.send_signal(signal.SIGKILL)
-        except BadStudy:
-            continue
-    resumed = launch(["train", arch, *options, "--out", str(tmp_path / "cut"), "--resume"])
-    assert resumed.wait(300) == 0
+        if checkpoint.exists() and read_checkpoint(checkpoint)[1].step >= 20:
+            killed.send_signal(signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    assert cli(*QUICK, *options, "--out", tmp_path / "cut", "--resume").code == 0
+    assert cli(*QUICK, *options, "--out", tmp_path / "whole").code == 0
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
@@ -239,7 +236,7 @@ def test_train_then_load_with_timm(tmp_path: Path, cli: Callable[..., Any], arch
     options = ["--data", "digits", "--recipe", "quick", "--epochs", "12", "--image-size", "16", "--device", "cpu"]
     shown = cli("train", arch, *options, "--out", str(tmp_path / "trained"), "--json").json()
     assert shown["test_top1"] >= 95, shown
-    import vitsearch.models  # noqa: F401
+    import vitsearch.models
 
     network = timm.create_model(f"local-dir:{tmp_path / 'trained'}", pretrained=True).eval()
     test = open_training_data("digits").part("test")

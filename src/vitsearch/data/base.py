@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple, Protocol, cast
 
@@ -49,6 +49,24 @@ class Images(Protocol):
     def read(self, index: int) -> Tensor:
         """uint8 [channels, height, width]; raises CorruptImage."""
         ...
+
+
+class JoinedImages:
+    """Several parts as one."""
+
+    def __init__(self, parts: Sequence[Images]) -> None:
+        self.parts = parts
+        self.labels = torch.cat([part.labels for part in parts])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, index: int) -> Tensor:
+        for part in self.parts:
+            if index < len(part):
+                return part.read(index)
+            index -= len(part)
+        raise IndexError(index)
 
 
 class Dataset(ImageSource, Protocol):

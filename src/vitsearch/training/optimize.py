@@ -17,7 +17,7 @@ FUSED = ("adam", "adamw", "sgd")
 """What torch has one kernel for."""
 
 
-def make_optimizer(recipe: Recipe, network: nn.Module, task: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(recipe: Recipe, network: Any, task: nn.Module) -> torch.optim.Optimizer:
     """Network and task together; the network says which of its tables and tokens are not decayed."""
     spared: set[str] = set()
     if recipe.decayed == "matrices" and hasattr(network, "no_weight_decay"):

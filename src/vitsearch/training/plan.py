@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from vitsearch.training.distill import Distillation
-
 from vitsearch.architecture import Settings, brief, check_seed
 from vitsearch.cost import Geometry
 from vitsearch.environment import describe_changes
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.records import lock_file, parse_json, write_atomically
+from vitsearch.training.distill import Distillation
 from vitsearch.training.recipe import Recipe
 
 FORMAT = 1
@@ -57,10 +56,9 @@ class TrainingPlan:
         fields["geometry"] = Geometry(**fields["geometry"])
         fields["recipe"] = Recipe.from_json(fields["recipe"])
         if fields["distillation"] is not None:
-            given = fields["distillation"]
-            fields["distillation"] = Distillation(
-                **{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-            )
+            given: dict[str, Any] = dict(fields["distillation"])
+            given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
+            fields["distillation"] = Distillation(**given)
         return cls(**fields)
 
 

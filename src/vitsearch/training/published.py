@@ -66,7 +66,7 @@ RECIPES.add(
     replace(
         VITAS,
         source="ViTAS (ECCV 2022), retraining: DeiT's augmentation, drop path 0.1, Mixup and CutMix (not below 1.3 G)",
-        augmentation=replace(DEIT_AUGMENTATION, color_jitter=0.4, repeats=1),
+        augmentation=replace(DEIT_AUGMENTATION, repeats=1),
         mixup=0.8,
         drop_path=0.1,
     ),
@@ -82,12 +82,14 @@ RECIPES.add(
         augmentation=replace(DEIT_AUGMENTATION, rand_augment="rand-m9-n2-mstd0.5-inc1"),
     ),
 )
-RECIPES.add("prenas-small", replace(PRENAS, augmentation=replace(DEIT_AUGMENTATION, rand_augment="v0r-mstd0.5")))
+RECIPES.add(
+    "prenas-small", replace(PRENAS, augmentation=replace(DEIT_AUGMENTATION, rand_augment="rand-m9-mstd0.5-inc1"))
+)
 RECIPES.add(
     "prenas-base",
     replace(
         PRENAS,
-        augmentation=replace(DEIT_AUGMENTATION, rand_augment="rand-m10-n3-mstd0.5-inc1", erase_count=2),
+        augmentation=replace(DEIT_AUGMENTATION, rand_augment="rand-m10-n3-mstd0.5-inc1"),
     ),
 )
 S3 = RECIPES.add(

@@ -109,10 +109,9 @@ class Recipe:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
         fields = dict(data)
+        given: dict[str, Any] = fields["augmentation"]
         fields["betas"] = tuple(fields["betas"])
-        fields["augmentation"] = Augmentation(
-            **{name: tuple(v) if isinstance(v, list) else v for name, v in fields["augmentation"].items()}
-        )
+        fields["augmentation"] = Augmentation(**given)
         return cls(**fields)
 
 

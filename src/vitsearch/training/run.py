@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,21 +18,30 @@ from typing import Any, cast
 import timm
 import torch
 from torch import nn
-from vitsearch.tasks import Classification, Task
-from vitsearch.training.transfer import fit_weights, load_weights
 
 from vitsearch.cost import Geometry
-from vitsearch.data import Dataset, Images, JoinedImages, evaluation_batches, open_training_data, train_loader
+from vitsearch.data import (
+    Batch,
+    Dataset,
+    Images,
+    JoinedImages,
+    Split,
+    evaluation_batches,
+    open_training_data,
+    train_loader,
+)
 from vitsearch.environment import describe_environment
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models import build
 from vitsearch.models.folder import foreign_config, timm_config, write_network
 from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
+from vitsearch.tasks import Classification, Task
 from vitsearch.training.distributed import World, join_world
 from vitsearch.training.plan import CHECKPOINT, EPOCHS, RESULT, EpochLog, TrainingPlan, enter_folder, read_epochs
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
 from vitsearch.training.trainer import Progress, Trainer, evaluate
+from vitsearch.training.transfer import fit_weights, load_weights
 
 log = logging.getLogger("vitsearch")
 
@@ -58,6 +67,8 @@ class Trained:
     result: dict[str, Any]
     """Accuracy on the test part, images seen, seconds."""
     epochs: list[dict[str, Any]]
+    writes: bool = True
+    """False in all processes but one."""
 
 
 def train_network(
@@ -95,7 +106,7 @@ def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World,
     start = time.perf_counter()
     trainer.run()
     test = evaluate(
-        trainer.best_network(), _evaluation(plan, dataset, "test", world, how)(), world, plan.recipe.precision
+        trainer.best_network(), _evaluation(plan, dataset, "test", world, how), world, plan.recipe.precision
     )
     result: dict[str, Any] = {f"test_{name}": value for name, value in test.items()}
     result |= {"steps": trainer.total, "images_seen": trainer.total * plan.recipe.batch_size}
@@ -105,7 +116,7 @@ def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World,
         write_result(plan, dataset, trainer.best_network(), result, folder)
         if how.tensorboard:
             write_tensorboard(folder / "tensorboard", rows, result)
-    return Trained(out=folder, result=result, epochs=list(rows))
+    return Trained(out=folder, result=result, epochs=list(rows), writes=world.writes)
 
 
 def _compiled(how: Machine, world: World) -> bool:
@@ -212,23 +223,18 @@ def make_trainer(
     )
 
 
-def _evaluation(plan: TrainingPlan, dataset: Dataset, split: Any, world: World, how: Machine) -> Callable[[], Any]:
-    """Batches of a part, decoded once however often they are asked for."""
-
-    def batches() -> Any:
-        return evaluation_batches(
-            dataset.part(split),
-            dataset=dataset,
-            geometry=plan.geometry,
-            batch_size=max(1, plan.recipe.batch_size),
-            device=world.device,
-            rank=world.rank,
-            world=world.size,
-            crop_pct=plan.recipe.crop_percent,
-            workers=how.workers,
-        )
-
-    return batches
+def _evaluation(plan: TrainingPlan, dataset: Dataset, split: Split, world: World, how: Machine) -> Iterable[Batch]:
+    return evaluation_batches(
+        dataset.part(split),
+        dataset=dataset,
+        geometry=plan.geometry,
+        batch_size=plan.recipe.batch_size,
+        device=world.device,
+        rank=world.rank,
+        world=world.size,
+        crop_pct=plan.recipe.crop_percent,
+        workers=how.workers,
+    )
 
 
 def write_result(
@@ -262,10 +268,10 @@ def write_tensorboard(folder: Path, rows: list[dict[str, Any]], result: dict[str
     require("tensorboard", extra="tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(folder) as writer:  # type: ignore[no-untyped-call]
+    with SummaryWriter(folder) as writer:
         for row in rows:
             for name, value in row.items():
                 if name not in ("epoch", "step"):
-                    writer.add_scalar(name, value, row["step"])  # type: ignore[no-untyped-call]
+                    writer.add_scalar(name, value, row["step"])
         for name, value in result.items():
-            writer.add_scalar(name, value, result["steps"])  # type: ignore[no-untyped-call]
+            writer.add_scalar(name, value, result["steps"])

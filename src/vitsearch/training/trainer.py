@@ -24,11 +24,11 @@ from timm.data import Mixup
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from vitsearch.tasks import Task, accuracy
 
 from vitsearch.data import Batch, Loader
 from vitsearch.environment import is_out_of_memory
 from vitsearch.errors import TrainingFailed, VitsearchError
+from vitsearch.tasks import Task, accuracy
 from vitsearch.training.checkpoint import (
     Position,
     named_state,
@@ -80,7 +80,7 @@ class Trainer:
         task: Task,
         recipe: Recipe,
         loader: Loader,
-        validation: Callable[[], Iterable[Batch]] | None,
+        validation: Iterable[Batch] | None,
         *,
         classes: int,
         seed: int,
@@ -212,7 +212,7 @@ class Trainer:
         row |= {"learning_rate": self.optimizer.param_groups[0]["lr"], "rate_factor": self.position.rate_factor}
         row |= {"micro_batches": self.position.micro_batches, "images_per_second": round(self.speed, 1)}
         if self.validation is not None and (epoch % self.evaluate_every == 0 or epoch == self.recipe.epochs):
-            row |= {f"validation_{name}": value for name, value in self.evaluate(self.validation()).items()}
+            row |= {f"validation_{name}": value for name, value in self.evaluate(self.validation).items()}
         if self.journal is not None:
             self.journal.append(row)
         self.meter.zero_()

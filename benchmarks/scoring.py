@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -299,7 +299,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--quick", action="store_true", help="DSS on two spaces, few networks")
-    parser.add_argument("--json", action="store_true", help="rows on stdout")
     parser.add_argument("--only", choices=["speeds", "sweeps", "searches"], default="speeds")
     parser.add_argument("--networks", type=int, help="networks in each batched measurement")
     parser.add_argument("--compared", type=int, help="networks compared with the reference")
@@ -308,8 +307,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=8000, help="of --only searches")
     parser.add_argument("--spaces", nargs="*", default=list(SPACES))
     parser.add_argument("--proxies", nargs="*", default=list(PROXIES))
-    parser.add_argument("--out", type=Path, help="a JSON file; rows in it are kept, those of the same name replaced")
-    parser.add_argument("--commit")
+    add_output_options(parser)
     options = parser.parse_args()
 
     device = pick_device("cpu" if options.quick and options.device == "auto" else options.device)
@@ -324,12 +322,28 @@ def main() -> None:
         )
     else:
         measured = whole_searches(device, options.trials)
+    keep_rows(measured, about, options, show)
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="rows on stdout")
+    parser.add_argument("--out", type=Path, help="a JSON file; rows in it are kept, those of the same name replaced")
+    parser.add_argument("--commit")
+
+
+def keep_rows(
+    measured: Iterable[dict[str, Any]],
+    about: dict[str, Any],
+    options: argparse.Namespace,
+    show: Callable[[dict[str, Any]], None],
+) -> None:
+    """Each row is shown or kept as soon as it is there, whatever comes after."""
     rows = json.loads(options.out.read_text()) if options.out and options.out.exists() else []
     for row in measured:
         rows = [old for old in rows if old["name"] != row["name"]] + [row | about]
         if not options.json:
             show(row)
-        if options.out:  # what is measured is kept, whatever comes after
+        if options.out:
             write(options.out, rows)
     if options.json:
         print(json.dumps(rows))

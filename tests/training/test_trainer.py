@@ -219,11 +219,11 @@ def test_two_processes_agree_with_one(tmp_path: Path, cli: Callable[..., Any]) -
 
 
 def test_kill_and_resume_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
-    options = ["--epochs", "40", "--batch-size", "250", "--save-every", "3"]
+    options = ["--epochs", "8", "--batch-size", "250", "--save-every", "3"]
     killed = launch([*QUICK, *options, "--out", str(tmp_path / "cut")])
     checkpoint = tmp_path / "cut" / "checkpoint.safetensors"
     while killed.poll() is None:
-        if checkpoint.exists() and read_checkpoint(checkpoint)[1].step >= 20:
+        if checkpoint.exists() and read_checkpoint(checkpoint)[1].step >= 6:
             killed.send_signal(signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     assert cli(*QUICK, *options, "--out", tmp_path / "cut", "--resume").code == 0
@@ -240,7 +240,10 @@ def test_train_then_load_with_timm(tmp_path: Path, cli: Callable[..., Any], arch
 
     network = timm.create_model(f"local-dir:{tmp_path / 'trained'}", pretrained=True).eval()
     test = open_training_data("digits").part("test")
-    assert sum(p.numel() for p in network.parameters()) == vitsearch.cost_of(SMALL, Geometry(16, 10, 3)).params
+    assert (
+        sum(p.numel() for p in network.parameters())
+        == vitsearch.cost_of(SMALL, Geometry(image_size=16, classes=10)).params
+    )
     config = json.loads((tmp_path / "trained" / "config.json").read_text())
     assert config["vitsearch"]["weights"] == "trained" and config["num_classes"] == 10
     assert shown["test_images"] == len(test)

@@ -126,14 +126,18 @@ class Trainer:
             except NotFinite:
                 self.roll_back()
 
-    def train_on(self) -> None:
-        """From the present step to the last, or until the loss is not finite."""
+    def begin(self) -> None:
+        """Rates, modes and clock for the steps from here on."""
         self.set_rate = make_schedule(
             self.recipe, self.optimizer, self.loader.steps_per_epoch, self.position.rate_factor
         )
         self.network.train()
         self.task.train()
         self.clock, self.clocked = time.perf_counter(), self.position.step
+
+    def train_on(self) -> None:
+        """From the present step to the last, or until the loss is not finite."""
+        self.begin()
         for batch in self.loader.batches(self.position.step):
             self.train_step(batch)
             step = self.position.step

@@ -108,10 +108,8 @@ def make_network(setting: dict[str, Any]) -> nn.Module:
 
 
 def recipe_of(setting: dict[str, Any], augmentation: Augmentation, mixing: bool, precision: str) -> Recipe:
-    recipe = replace(
-        RECIPES["deit"], batch_size=setting["batch"], augmentation=augmentation, drop_path=0.0, epochs=1000
-    )
-    recipe = replace(recipe, precision=precision, image_size=setting["side"])
+    recipe = replace(RECIPES["deit"], batch_size=setting["batch"], image_size=setting["side"], epochs=1000)
+    recipe = replace(recipe, augmentation=augmentation, drop_path=0.0, precision=precision)
     return recipe if mixing else replace(recipe, mixup=0.0, cutmix=0.0)
 
 

@@ -167,12 +167,25 @@ def noise_for(seed: int, channels: int, side: int) -> Tensor:
     return torch.randn(channels, size, size, generator=generator_for(seed, "noise of erased boxes"))
 
 
-def erase(images: Tensor, rows: Tensor, boxes: Boxes, noise: Tensor) -> None:
-    """Fill the boxes of `rows` with noise, in place. All on the device of the images; nothing waits for it."""
-    side = torch.arange(images.shape[-1], device=images.device)
-    down, across = (side >= boxes.top[:, None]), (side >= boxes.left[:, None])  # [b, side]
-    down &= side < (boxes.top + boxes.height)[:, None]
-    across &= side < (boxes.left + boxes.width)[:, None]
+def finished(pixels: Tensor, factor: Tensor, shift: Tensor, boxes: Boxes, noise: Tensor) -> Tensor:
+    """Levels [B, 1 or 3, side, side] to normalised float32 [B, channels, side, side] with the boxes filled by noise."""
+    images = levels(pixels).float() * factor - shift
+    side = torch.arange(noise.shape[-1] - NOISE_MARGIN, device=pixels.device)
+    down = (side >= boxes.top[:, None]) & (side < (boxes.top + boxes.height)[:, None])  # [B, side]
+    across = (side >= boxes.left[:, None]) & (side < (boxes.left + boxes.width)[:, None])
     window = noise[:, (side + boxes.down[:, None])[:, :, None], (side + boxes.across[:, None])[:, None, :]]
-    inside = (down[:, None, :, None] & across[:, None, None, :]).expand(-1, images.shape[1], -1, -1)
-    images.index_copy_(0, rows, torch.where(inside, window.transpose(0, 1), images.index_select(0, rows)))
+    inside = down[:, None, :, None] & across[:, None, None, :]
+    return torch.where(inside, window.transpose(0, 1), images).contiguous()
+
+
+def normalised(pixels: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+    return (levels(pixels).float() * factor - shift).contiguous()
+
+
+def levels(pixels: Tensor) -> Tensor:
+    """Whole numbers from 0 to 255, in the type they came in."""
+    return pixels if pixels.dtype == torch.uint8 else pixels.round().clamp(0, 255)
+
+
+def as_bytes(pixels: Tensor) -> Tensor:
+    return levels(pixels).to(torch.uint8).contiguous()

@@ -11,10 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitsearch.data.augment import Crops
+from vitsearch.data.augment import Crops, levels
+from vitsearch.data.fusing import Fused
+
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-def resize_weights(length: int, side: int, interpolation: str) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def resize_weights(length: int, side: int, interpolation: str) -> Floats:
     """[side, length]: what Pillow gives each of `length` pixels in each of `side`."""
     scale = length / side
     stretch = max(scale, 1.0)  # shrinking widens the filter
@@ -28,17 +31,31 @@ def resize_weights(length: int, side: int, interpolation: str) -> np.ndarray[tup
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def cubic(
-    distance: np.ndarray[tuple[int, int], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def cubic(distance: Floats) -> Floats:
     """Keys' cubic with a = -1/2."""
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
     return np.where(distance < 1, near, np.where(distance < 2, far, 0.0))
 
 
+def shifted(table: Tensor, start: Tensor, length: Tensor, flipped: Tensor, least: int) -> Tensor:
+    """Weights [B, side, stored] of boxes; a pixel outside its box has none. The filters are symmetric, so that a
+    flipped box is one whose pixels are counted from its other end."""
+    _, side, beyond = table.shape
+    places = torch.arange(beyond - 1, device=table.device) - start[:, None]  # [B, stored]
+    inside = (places >= 0) & (places < length[:, None])
+    places = torch.where(flipped[:, None], length[:, None] - 1 - places, places)
+    places = torch.where(inside, places, beyond - 1)
+    rows = torch.arange(side, device=table.device)
+    return table[(length - least)[:, None, None], rows[None, :, None], places[:, None, :]]
+
+
+def chosen(stored: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+    return stored[index].to(dtype)
+
+
 class BatchResampler:
-    """From stored uint8 images [B, stored, C, stored] to uint8 [B, C, side, side].
+    """From stored uint8 images [N, stored, C, stored] to [B, C, side, side] that is still to be rounded.
 
     The channels lie inside the rows, so that both products see one matrix for each image.
     """
@@ -46,29 +63,18 @@ class BatchResampler:
     def __init__(self, stored: int, side: int, interpolation: str, device: torch.device, every_length: bool) -> None:
         self.dtype = torch.float16 if device.type == "cuda" else torch.float32  # bytes are exact in both
         self.least = 1 if every_length else stored
-        self.stored, self.side = stored, side
+        self.side = side
         table = torch.zeros(stored - self.least + 1, side, stored + 1, dtype=self.dtype)  # the last pixel: no weight
         for length in range(self.least, stored + 1):
             table[length - self.least, :, :length] = torch.from_numpy(resize_weights(length, side, interpolation))
         self.table = table.to(device)
-        self.pixels = torch.arange(stored, device=device)
-        self.rows = torch.arange(side, device=device)
+        self.chosen, self.shifted, self.levels = (Fused(each, device) for each in (chosen, shifted, levels))
 
-    def weights(self, start: Tensor, length: Tensor, flipped: Tensor | None) -> Tensor:
-        """[B, side, stored]"""
-        pixels = self.pixels - start[:, None]
-        pixels = torch.where((pixels >= 0) & (pixels < length[:, None]), pixels, self.stored)
-        rows = self.rows.expand(len(start), -1)
-        if flipped is not None:
-            rows = torch.where(flipped[:, None], self.side - 1 - rows, rows)
-        return self.table[(length - self.least)[:, None, None], rows[:, :, None], pixels[:, None, :]]
-
-    def __call__(self, images: Tensor, crops: Crops) -> Tensor:
-        count, stored, channels, _ = images.shape
-        across = self.weights(crops.left, crops.width, crops.flipped)
-        down = self.weights(crops.top, crops.height, None)
-        rows = images.to(self.dtype).view(count, stored * channels, stored) @ across.transpose(1, 2)
-        # Pillow rounds between its two passes as well
-        rows = rows.round_().clamp_(0, 255).view(count, stored, channels * self.side)
-        found = (down @ rows).round_().clamp_(0, 255).view(count, self.side, channels, self.side)
-        return found.transpose(1, 2).to(torch.uint8, memory_format=torch.contiguous_format)
+    def __call__(self, stored: Tensor, index: Tensor, crops: Crops) -> Tensor:
+        count, side, channels = len(index), stored.shape[1], stored.shape[2]
+        across = self.shifted(self.table, crops.left, crops.width, crops.flipped, self.least)
+        down = self.shifted(self.table, crops.top, crops.height, torch.zeros_like(crops.flipped), self.least)
+        pixels = self.chosen(stored, index, self.dtype).view(count, side * channels, side)
+        rows = self.levels(pixels @ across.transpose(1, 2))  # Pillow rounds between its two passes as well
+        found = down @ rows.view(count, side, channels * self.side)
+        return found.view(count, self.side, channels, self.side).transpose(1, 2)

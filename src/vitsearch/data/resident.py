@@ -18,9 +18,21 @@ import torch
 from torch import Tensor
 
 from vitsearch.cost import Geometry
-from vitsearch.data.augment import Augmentation, Boxes, Crops, draw_boxes, draw_changes, draw_crops, erase, noise_for
+from vitsearch.data.augment import (
+    Augmentation,
+    Boxes,
+    Crops,
+    as_bytes,
+    draw_boxes,
+    draw_changes,
+    draw_crops,
+    finished,
+    noise_for,
+    normalised,
+)
 from vitsearch.data.base import Batch, Dataset, Images, generator_for
 from vitsearch.data.decoding import in_channels, resize_and_crop
+from vitsearch.data.fusing import Fused
 from vitsearch.data.order import Order, Unreadable, next_readable
 from vitsearch.data.rand_augment import MOVES, OPERATIONS, Group, Layer, apply_groups, matrices
 from vitsearch.data.resampling import BatchResampler
@@ -120,30 +132,30 @@ def grouped(layer: Layer, side: int) -> list[Group]:
 
 
 class Finisher:
-    """What is the same for resident and streamed bytes: normalisation and erasing, on the device."""
+    """What is the same for resident and streamed images: normalisation and erasing, on the device."""
 
     def __init__(
         self, dataset: Dataset, geometry: Geometry, augmentation: Augmentation, order: Order, device: torch.device
     ) -> None:
-        self.normalise = Normaliser(dataset, geometry.channels, device)
-        self.probability, self.side, self.order, self.device = augmentation.erase, geometry.image_size, order, device
-        self.noise = noise_for(order.seed, geometry.channels, self.side).to(device) if self.probability else None
+        normaliser = Normaliser(dataset, geometry.channels, device)
+        self.factor, self.shift = normaliser.factor, normaliser.shift
+        self.probability, self.side, self.order = augmentation.erase, geometry.image_size, order
+        self.finished, self.normalised = Fused(finished, device), Fused(normalised, device)
+        if self.probability:
+            self.noise = noise_for(order.seed, geometry.channels, self.side).to(device)
 
     def boxes(self, step: int) -> list[Tensor]:
-        """Rows to erase and their boxes, on the CPU; nothing where there is nothing to erase."""
+        """What is erased of the images of this process, on the CPU; nothing where nothing ever is."""
         if not self.probability:
             return []
         drawn = draw_boxes(self.probability, self.side, self.order.batch_size, self.order.seed, step)
-        own = Boxes(*(values[self.order.own] for values in drawn))
-        rows = own.height.nonzero()[:, 0]
-        return [rows, *(values[rows] for values in own)] if len(rows) else []
+        return [values[self.order.own] for values in drawn]
 
     def __call__(self, pixels: Tensor, boxes: Sequence[Tensor]) -> Tensor:
         """`boxes` on the device."""
-        images = self.normalise(pixels)
-        if boxes and self.noise is not None:
-            erase(images, boxes[0], Boxes(*boxes[1:]), self.noise)
-        return images
+        if not boxes:
+            return self.normalised(pixels, self.factor, self.shift)
+        return self.finished(pixels, self.factor, self.shift, Boxes(*boxes), self.noise)
 
 
 class ResidentLoader:
@@ -164,6 +176,7 @@ class ResidentLoader:
         self.pixels, self.labels = self._load(images, geometry.channels)
         every_length = augmentation.crop == "resized"
         self.resample = BatchResampler(stored, self.side, augmentation.interpolation, device, every_length)
+        self.as_bytes = Fused(as_bytes, device)
         mean, _ = normalisation(dataset, self.pixels.shape[2])
         self.fill = torch.tensor([min(255, round(255 * value)) for value in mean], device=device)
 
@@ -199,7 +212,9 @@ class ResidentLoader:
         changes = [tensor for groups in layers for _, *tensors in groups for tensor in tensors]
         sent = iter(send([self.order.batch(step)[own], *crops, *changes, *boxes], self.device))
         index = next(sent)
-        pixels = self.resample(self.pixels.index_select(0, index), Crops(*(next(sent) for _ in crops)))
+        pixels = self.resample(self.pixels, index, Crops(*(next(sent) for _ in crops)))
+        if layers:
+            pixels = self.as_bytes(pixels)
         for groups in layers:
             on_device: list[Group] = [(name, next(sent), next(sent)) for name, *_ in groups]
             apply_groups(pixels, on_device, self.fill, self.augmentation.interpolation)

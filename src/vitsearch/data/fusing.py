@@ -1,0 +1,28 @@
+"""Chains of small operations as one kernel on CUDA."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger("vitsearch")
+
+
+class Fused:
+    """`function`, compiled where the device is a GPU of CUDA; as it is elsewhere, and where compiling fails."""
+
+    def __init__(self, function: Callable[..., Tensor], device: torch.device) -> None:
+        self.plain = function
+        self.compiled = torch.compile(function, dynamic=False) if device.type == "cuda" else None
+
+    def __call__(self, *arguments: object) -> Tensor:
+        if self.compiled is not None:
+            try:
+                return self.compiled(*arguments)
+            except Exception as error:  # no compiler on this machine, or one that fails: slower, but the same numbers
+                log.warning("%s is not compiled: %s", self.plain.__name__, " ".join(str(error).split())[:160])
+                self.compiled = None
+        return self.plain(*arguments)

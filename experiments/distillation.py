@@ -3,11 +3,11 @@
     VITSEARCH_DATA=... python experiments/distillation.py --device cuda --commit HASH     # minutes on one H200
 
 1. ResNet-56 (CIFAR form) at 32 px, `vitsearch train --timm vitsearch_resnet56 --recipe autoprox-teacher`
-2. a student of `autoformer-tiny-plain` at 96 px, patch 8, `--recipe autoprox-small`, for each seed twice: alone, and with
-   `--distill TEACHER` (three pairs of maps, weight 2.5)
+2. a student of `autoformer-tiny-plain` at 96 px, patch 8, `--recipe autoprox-small`, for each seed twice: alone, and
+   with `--distill TEACHER` (three pairs of maps, weight 2.5)
 
-Each training is a process of its own; `--at-once` of them share the device. Trained on train and validation together, as
-the paper has it, and tested once at the end. Differences are paired by seed, with a Student interval of 95 %.
+Each training is a process of its own; `--at-once` of them share the device. Trained on train and validation together,
+as the paper has it, and tested once at the end. Differences are paired by seed, with a Student interval of 95 %.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitsearch.architecture import check_seed, check_whole
 from vitsearch.cost import Geometry
+from vitsearch.data.ahead import Ahead
 from vitsearch.data.augment import Augmentation
 from vitsearch.data.base import Batch, Dataset, Images
 from vitsearch.data.decoding import in_channels, resize_and_crop
@@ -64,8 +65,12 @@ def train_loader(
         stored = stored_side(images, geometry.image_size, augmentation)
         size = len(images) * stored**2 * min(dataset.channels, geometry.channels)
         if resident or size <= resident_bytes(device):
-            return ResidentLoader(images, dataset, geometry, augmentation, order, device, stored)
-    return StreamingLoader(images, dataset, geometry, augmentation, order, device, workers)
+            return _beside(ResidentLoader(images, dataset, geometry, augmentation, order, device, stored), device)
+    return _beside(StreamingLoader(images, dataset, geometry, augmentation, order, device, workers), device)
+
+
+def _beside(loader: Loader, device: torch.device) -> Loader:
+    return Ahead(loader, device) if device.type == "cuda" else loader
 
 
 def resident_bytes(device: torch.device) -> int:

@@ -79,6 +79,8 @@ def read_index(shard: str) -> dict[str, dict[str, tuple[int, int]]]:
                 if member.offset_data + member.size > length:
                     raise tarfile.ReadError("unexpected end of data")
                 found.setdefault(f"{folder}{slash}{stem}", {})[field.lower()] = (member.offset_data, member.size)
+        if any(read_bytes(shard, max(0, length - 512), 512)):  # tar files end in blocks of zeros
+            raise tarfile.ReadError("unexpected end of data")
     except (tarfile.TarError, OSError) as error:
         raise BadData(f"{shard} must be a whole, uncompressed tar file, but reading it says: {error}") from None
     return found

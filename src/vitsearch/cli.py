@@ -88,7 +88,9 @@ MinParams = Annotated[str | None, typer.Option("--min-params", help="Such as 5M.
 MaxParams = Annotated[str | None, typer.Option("--max-params", help="Such as 6M.")]
 MinMacs = Annotated[str | None, typer.Option("--min-macs", help="Such as 1G.")]
 MaxMacs = Annotated[str | None, typer.Option("--max-macs", help="Such as 1.4G.")]
-DataOption = Annotated[str, typer.Option("--data", help="Images for proxies that need them: noise or digits.")]
+DataOption = Annotated[
+    str, typer.Option("--data", help="Images for proxies that need them: noise, digits, parquet:PATH, folder:PATH, ...")
+]
 BatchOption = Annotated[int, typer.Option("--batch-size", **NUMBER, help="Images for proxies that need them.")]
 WeightsOption = Annotated[str, typer.Option("--weights", help="fresh: each network its own; shared: one supernet's.")]
 MemoryOption = Annotated[

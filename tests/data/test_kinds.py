@@ -15,6 +15,7 @@ from PIL import Image
 
 from vitsearch.cost import Geometry
 from vitsearch.data import DATASETS, Batch, Split, open_data, open_training_data
+from vitsearch.data import parquet as parquet_module
 from vitsearch.errors import BadData, UnknownName, VitsearchError
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -211,6 +212,18 @@ def test_plain_bytes_and_other_column_names(tmp_path: Path, make: Any) -> None:
     make.parquet(tmp_path / "x-train.parquet", [], img=images, fine_label=[0, 1] * 5, coarse_label=[0] * 10)
     data = open_training_data(f"parquet:{tmp_path}/x")
     assert (data.classes, data.channels) == (2, 1)
+
+
+def test_parquet_files_larger_than_memory(
+    tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(parquet_module, "KEPT_BYTES", 6000)  # two row groups or so
+    data = open_training_data(parquet(tmp_path, make)).part("train")
+    images = [data.read(index) for index in range(len(data))]
+    assert "slow to read" not in caplog.text
+    for _ in range(5):
+        assert all(torch.equal(data.read(index), images[index]) for index in range(0, len(data), 5))
+    assert caplog.text.count("slow to read") == 1
 
 
 def test_parquet_files_that_are_wrong(tmp_path: Path, make: Any) -> None:

@@ -16,6 +16,8 @@ from PIL import Image
 from vitsearch.cost import Geometry
 from vitsearch.data import Augmentation, Batch, evaluation_batches, open_training_data, seeded_everything, train_loader
 from vitsearch.data import loading as loading_module
+from vitsearch.data.augment import as_bytes
+from vitsearch.data.fusing import Fused
 from vitsearch.data.order import Order, Unreadable, epoch_order
 from vitsearch.data.resident import ResidentLoader, send, stored_side
 from vitsearch.errors import BadData, VitsearchError
@@ -265,6 +267,30 @@ def test_global_generators_are_put_back() -> None:
         assert draw() == inside
     with seeded_everything(0, "image", 6):
         assert draw() != inside
+
+
+def test_what_cannot_be_compiled_runs_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def compiled(function: Callable[..., Any], **_: object) -> Callable[..., Any]:
+        def fail(*_: object) -> None:
+            raise RuntimeError("no compiler\nhere")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    fused = Fused(as_bytes, torch.device("cuda"))
+    assert [fused(torch.tensor([0.5, 300.0])).tolist() for _ in range(2)] == [[1, 255]] * 2
+    assert [record.message for record in caplog.records] == ["as_bytes is not compiled: no compiler here"]
+    assert Fused(as_bytes, CPU).compiled is None
+
+
+def test_streams_leave_the_global_generator_alone(memory: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(())
+    torch.manual_seed(0)
+    list(islice(loader(memory(), False).batches(), 3))
+    assert torch.equal(torch.rand(()), expected)
 
 
 def test_many_tensors_travel_as_one() -> None:

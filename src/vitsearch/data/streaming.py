@@ -18,7 +18,7 @@ from torch.utils.data import Dataset as MapDataset
 
 from vitsearch.cost import Geometry
 from vitsearch.data.augment import Augmentation
-from vitsearch.data.base import Batch, Dataset, Images, seeded_everything
+from vitsearch.data.base import Batch, Dataset, Images, generator_for, seeded_everything
 from vitsearch.data.decoding import RESAMPLING, in_channels, resize_and_crop, to_image, to_tensor
 from vitsearch.data.order import Order, Unreadable
 from vitsearch.data.resident import Finisher, send
@@ -142,6 +142,7 @@ def worker_loader(samples: MapDataset[Sample], keys: Any, device: torch.device, 
         collate_fn=collate,
         pin_memory=device.type == "cuda",
         prefetch_factor=4 if workers else None,
+        generator=generator_for(0, "workers"),  # without one, every pass would take a number from the global generator
     )
 
 

@@ -152,6 +152,11 @@ def test_texts_that_are_wrong() -> None:
         open_data("wds:")
     with pytest.raises(VitsearchError, match="`data` must be 'digits' alone"):
         open_data("digits:8")
+    for kind in ("parquet", "folder", "wds"):
+        for path in ("a\0b/c", "x" * 5000, "/proc/1/nothing/\0"):
+            with pytest.raises(BadData) as caught:
+                open_data(f"{kind}:{path}")
+            assert "\n" not in str(caught.value)
     with pytest.raises(VitsearchError, match="'noise' serves proxies only"):
         open_training_data("noise")
 
@@ -267,6 +272,8 @@ def test_shards_that_are_wrong(tmp_path: Path, make: Any) -> None:
         open_data(f"wds:{tmp_path}/{{0001..0002}}.tar")
     with pytest.raises(BadData, match="is not there"):
         open_data(f"wds:{tmp_path}/*.tar")
+    with pytest.raises(BadData, match="must name at most 1000000 files"):
+        open_data("wds:x-{0..99999999999}.tar")
     whole = make.tar(tmp_path / "whole.tar", [{"png": make.image(i), "cls": b"0"} for i in range(9)]).read_bytes()
     for cut in (len(whole) // 2, 3000, 700):
         (tmp_path / "cut.tar").write_bytes(whole[:cut])

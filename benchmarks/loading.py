@@ -3,8 +3,8 @@
     python benchmarks/loading.py --json                                            # small, on the CPU
     python benchmarks/loading.py --device cuda --out benchmarks/results/loading-h200.json --commit HASH
 
-Random bytes stand for decoded images; decoding is not timed. `seconds` is the device's time for a batch with many
-batches in flight, `host_seconds` what the CPU needs to decide and launch one.
+Random bytes stand for decoded images; decoding is not timed. `seconds` is the time of the kernels of a
+batch, `host_seconds` what the CPU needs to decide and launch one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ def measure(name: str, batch: int, side: int, stored: int, augmentation: Augment
         seconds = host = (time.perf_counter() - began) / repeats
     else:
         torch.cuda.synchronize()
-        began = time.perf_counter()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             for _ in range(repeats):
                 next(batches)
@@ -80,16 +79,6 @@ def measure(name: str, batch: int, side: int, stored: int, augmentation: Augment
         for _ in range(repeats):
             next(batches)
         host = (time.perf_counter() - began) / repeats
-        torch.cuda.synchronize()
-        total = (time.perf_counter() - began) / repeats
-        print(
-            name, f"device {seconds * 1e3:.3f} ms, launches {host * 1e3:.3f} ms, wall {total * 1e3:.3f} ms", flush=True
-        )
-        for event in sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)[:12]:
-            print(
-                f"   {event.self_device_time_total / 1e3 / repeats:.4f} ms x{event.count / repeats:.1f} {event.key[:110]}",
-                flush=True,
-            )
     return {"name": name, "batch": batch, "image_size": side, "seconds": seconds, "host_seconds": host, "speedup": None}
 
 

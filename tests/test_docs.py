@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ["README.md", "docs/extending.md", "docs/methods.md", "docs/scoring.md", "docs/proxies.md"]
+PAGES = ["README.md", "docs/extending.md", "docs/methods.md", "docs/scoring.md", "docs/proxies.md", "docs/data.md"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

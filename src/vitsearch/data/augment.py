@@ -184,7 +184,7 @@ def normalised(pixels: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
 
 def levels(pixels: Tensor) -> Tensor:
     """Whole numbers from 0 to 255, in the type they came in."""
-    return pixels if pixels.dtype == torch.uint8 else pixels.round().clamp(0, 255)
+    return pixels if pixels.dtype == torch.uint8 else (pixels + 0.5).floor().clamp(0, 255)  # halves go up, as in Pillow
 
 
 def as_bytes(pixels: Tensor) -> Tensor:

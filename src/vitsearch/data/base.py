@@ -15,10 +15,11 @@ from torch import Tensor
 
 from vitsearch.architecture import brief
 from vitsearch.cost import Geometry
-from vitsearch.errors import VitsearchError
+from vitsearch.errors import BadData, VitsearchError
 from vitsearch.registry import Registry
 
 Split = Literal["train", "validation", "test"]
+SWEEPING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Batch(NamedTuple):
@@ -94,12 +95,16 @@ def open_data(text: str) -> ImageSource:
     """`digits`, or a kind and its argument: `parquet:data/cifar10`, `folder:data/pets`."""
     kind, colon, argument = text.partition(":")
     entry = DATASETS[kind]
-    takes = list(inspect.signature(entry).parameters.values())
+    takes = [each for each in inspect.signature(entry).parameters.values() if each.kind not in SWEEPING]
     if not takes and colon:
         raise VitsearchError(f"`data` must be {kind!r} alone, without an argument, but got {brief(text)}")
     if takes and takes[0].default is inspect.Parameter.empty and not argument:
         raise VitsearchError(f"`data` must be '{kind}:{takes[0].name.upper()}', but got {brief(text)}")
-    return entry(argument) if colon else entry()
+    try:
+        return entry(argument) if colon else entry()
+    except (OSError, ValueError) as error:  # ValueError: a null character in a name
+        reason = getattr(error, "strerror", None) or error
+        raise BadData(f"`data` must be readable, but got {brief(text)}: {reason}") from None
 
 
 def open_training_data(text: str) -> Dataset:

@@ -7,6 +7,7 @@ such files, or the training file. Images are a struct of bytes and path, or byte
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from vitsearch.data.decoding import open_image
 from vitsearch.data.stored import FOUND, Records, StoredDataset
 from vitsearch.errors import BadData
 
+log = logging.getLogger("vitsearch")
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "cls", "target")
 NAMED = re.compile(
@@ -55,6 +57,7 @@ class ParquetRecords:
                 starts.append(starts[-1] + reader.metadata.row_group(group).num_rows)
         self.starts = np.array(starts)
         self._kept: OrderedDict[int, Any] = OrderedDict()
+        self._reads = 0
         self._lock = Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,6 +79,9 @@ class ParquetRecords:
             if number not in self._kept:
                 file, group = self.groups[number]
                 path = self.files[file]
+                self._reads += 1
+                if self._reads == 4 * len(self.groups):
+                    log.warning("%s is slow to read in any order, being larger than what is kept in memory", path)
                 self._kept[number] = read_columns(open_file(path), path, self.image, group).column(0)
                 while len(self._kept) > 1 and sum(held.nbytes for held in self._kept.values()) > KEPT_BYTES:
                     self._kept.popitem(last=False)

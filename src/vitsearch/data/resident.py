@@ -48,7 +48,7 @@ def stored_side(images: Images, side: int, augmentation: Augmentation) -> int:
     """The side all images are kept at; images below it are enlarged, so it is at most the median of what there is."""
     wanted = -(-side * 256 // 224) if augmentation.crop == "resized" else side
     sides = []
-    for index in torch.randperm(len(images), generator=generator_for(0, "sides"))[:LOOKED_AT].tolist():
+    for index in sorted(torch.randperm(len(images), generator=generator_for(0, "sides"))[:LOOKED_AT].tolist()):
         try:
             sides.append(min(images.read(index).shape[1:]))
         except CorruptImage:  # counted where all are read
@@ -102,7 +102,7 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Many small tensors to the device in one transfer that nothing waits for."""
     if device.type == "cpu":
         return list(tensors)
-    sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]  # each starts at a multiple of 8 bytes
+    sizes = [-(-tensor.nbytes // 16) * 16 for tensor in tensors]  # compiled kernels want each at a multiple of 16
     packed = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
     for tensor, piece in zip(tensors, torch.split(packed, sizes), strict=True):
         piece[: tensor.nbytes] = tensor.contiguous().view(-1).view(torch.uint8)

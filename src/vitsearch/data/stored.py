@@ -102,7 +102,7 @@ class StoredDataset:
         """3 if any of a few training images has colour."""
         records, labels = self._train
         found = []
-        for number in torch.randperm(len(labels), generator=generator_for(0, "channels"))[:32].tolist():
+        for number in sorted(torch.randperm(len(labels), generator=generator_for(0, "channels"))[:32].tolist()):
             try:
                 found.append(channels_of(records.open(number)))
             except Exception:  # counted and reported where the images are used
@@ -171,7 +171,7 @@ class StoredDataset:
 
 def read_some(images: StoredImages, order: Sequence[int]) -> list[Tensor]:
     found = []
-    for index in order:
+    for index in sorted(order):
         try:
             found.append(images.read(index))
         except CorruptImage as error:  # counted and reported where the images are used

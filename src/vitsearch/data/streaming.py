@@ -11,14 +11,14 @@ from itertools import count as count_from
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as MapDataset
 
 from vitsearch.cost import Geometry
 from vitsearch.data.augment import Augmentation
-from vitsearch.data.base import Batch, Dataset, Images, seeded_everything
+from vitsearch.data.base import Batch, Dataset, Images, generator_for, seeded_everything
 from vitsearch.data.decoding import RESAMPLING, in_channels, resize_and_crop, to_image, to_tensor
 from vitsearch.data.order import Order, Unreadable
 from vitsearch.data.resident import Finisher, send
@@ -50,6 +50,11 @@ def collate(samples: list[Sample]) -> Samples:
     return Samples(pixels, torch.tensor([sample.label for sample in read], dtype=torch.int64), failed)
 
 
+def posterize(image: Image.Image, bits: int, **_: Any) -> Image.Image:
+    """timm's magnitudes reach 0 bits, which is black; newer Pillows refuse it."""
+    return ImageOps.posterize(image, bits) if bits else Image.new(image.mode, image.size)
+
+
 def timm_transform(
     dataset: Dataset, augmentation: Augmentation, side: int, channels: int
 ) -> Callable[[Image.Image], Image.Image]:
@@ -74,7 +79,11 @@ def timm_transform(
             "img_mean": fill if channels == 3 else fill[0],
             "interpolation": RESAMPLING[augmentation.interpolation],
         }
-        pieces.append(rand_augment_transform(augmentation.rand_augment, settings))
+        policy = rand_augment_transform(augmentation.rand_augment, settings)
+        for operation in policy.ops:
+            if operation.name.startswith("Posterize"):
+                operation.aug_fn = posterize
+        pieces.append(policy)
     if augmentation.color_jitter:
         pieces.append(transforms.ColorJitter(*[augmentation.color_jitter] * 3))
     composed: Callable[[Image.Image], Image.Image] = transforms.Compose(pieces)
@@ -133,6 +142,7 @@ def worker_loader(samples: MapDataset[Sample], keys: Any, device: torch.device, 
         collate_fn=collate,
         pin_memory=device.type == "cuda",
         prefetch_factor=4 if workers else None,
+        generator=generator_for(0, "workers"),  # without one, every pass would take a number from the global generator
     )
 
 

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from PIL import Image
 
@@ -25,6 +25,7 @@ from vitsearch.data.stored import FOUND, Records, StoredDataset
 from vitsearch.errors import BadData
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
+MOST_SHARDS = 1_000_000
 RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
@@ -37,32 +38,34 @@ class TarRecords:
         self.keys: list[str] = []
         self.places = array("q")  # shard, offset, size; again and again
         for number, shard in enumerate(self.shards):
-            for key, fields in read_index(shard).items():
-                self._add(number, key, fields)
+            index = read_index(shard)
+            with open(shard, "rb") as file:
+                for key, fields in index.items():
+                    self._add(number, file, key, fields)
 
-    def _add(self, number: int, key: str, fields: dict[str, tuple[int, int]]) -> None:
+    def _add(self, number: int, file: BinaryIO, key: str, fields: dict[str, tuple[int, int]]) -> None:
         image = next((fields[name] for name in IMAGES if name in fields), None)
         where = f"{self.shards[number]}, {key}"
         if image is None:
             raise BadData(
                 f"{where}: every sample must have an image ({', '.join(IMAGES)}), but has {', '.join(fields)}"
             )
-        self.labels.append(read_label(self.shards[number], fields, where))
+        self.labels.append(read_label(file, fields, where))
         self.keys.append(key)
         self.places.extend((number, *image))
 
     def open(self, index: int) -> Image.Image:
         shard, offset, size = self.places[3 * index : 3 * index + 3]
-        return open_image(read_bytes(self.shards[shard], offset, size))
+        with open(self.shards[shard], "rb") as file:
+            return open_image(read_bytes(file, offset, size))
 
     def describe(self, index: int) -> str:
         return f"{self.shards[self.places[3 * index]]}, {self.keys[index]}"
 
 
-def read_bytes(path: str, offset: int, size: int) -> bytes:
-    with open(path, "rb") as file:
-        file.seek(offset)
-        return file.read(size)
+def read_bytes(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    return file.read(size)
 
 
 def read_index(shard: str) -> dict[str, dict[str, tuple[int, int]]]:
@@ -70,25 +73,27 @@ def read_index(shard: str) -> dict[str, dict[str, tuple[int, int]]]:
     found: dict[str, dict[str, tuple[int, int]]] = {}
     length = Path(shard).stat().st_size
     try:
-        with tarfile.open(shard, "r:") as tar:
+        with open(shard, "rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 if not member.isreg():
                     continue
-                folder, slash, file = member.name.rpartition("/")
-                stem, _, field = file.partition(".")
+                folder, slash, name = member.name.rpartition("/")
+                stem, _, field = name.partition(".")
                 if member.offset_data + member.size > length:
                     raise tarfile.ReadError("unexpected end of data")
                 found.setdefault(f"{folder}{slash}{stem}", {})[field.lower()] = (member.offset_data, member.size)
+            if any(read_bytes(file, max(0, length - 512), 512)):  # tar files end in blocks of zeros
+                raise tarfile.ReadError("unexpected end of data")
     except (tarfile.TarError, OSError) as error:
         raise BadData(f"{shard} must be a whole, uncompressed tar file, but reading it says: {error}") from None
     return found
 
 
-def read_label(shard: str, fields: dict[str, tuple[int, int]], where: str) -> int:
+def read_label(file: BinaryIO, fields: dict[str, tuple[int, int]], where: str) -> int:
     name = next((name for name in ("cls", "json") if name in fields), None)
     if name is None:
         raise BadData(f'{where}: every sample must have a label (cls, or json with "label"), but has neither')
-    text = read_bytes(shard, *fields[name])
+    text = read_bytes(file, *fields[name])
     try:
         value = json.loads(text)
         label = value["label"] if name == "json" else value
@@ -104,6 +109,8 @@ def expand(pattern: str) -> list[str]:
     span = RANGE.search(pattern)
     if span:
         first, last = span.groups()
+        if int(last) - int(first) >= MOST_SHARDS:
+            raise BadData(f"`wds:PATTERN` must name at most {MOST_SHARDS} files, but got {brief(span.group())}")
         numbers = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
         return [
             shard for number in numbers for shard in expand(pattern[: span.start()] + number + pattern[span.end() :])

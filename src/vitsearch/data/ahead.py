@@ -29,9 +29,11 @@ class Ahead:
         self.steps_per_epoch = loader.steps_per_epoch
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
+        source = self.loader.batches(start)
+        yield next(source)  # here, because torch compiles in one thread at a time, and the first batch compiles
         ready: Queue[Any] = Queue(READY)
         unwanted = Event()
-        thread = Thread(target=self._fill, args=(start, ready, unwanted), daemon=True)
+        thread = Thread(target=self._fill, args=(source, ready, unwanted), daemon=True)
         thread.start()
         current = torch.cuda.current_stream(self.device)
         try:
@@ -49,12 +51,14 @@ class Ahead:
             with_nothing_left(ready)
             thread.join()
 
-    def _fill(self, start: int, ready: Queue[Any], unwanted: Event) -> None:
-        stream = torch.cuda.Stream(self.device)
+    def _fill(self, source: Iterator[Batch], ready: Queue[Any], unwanted: Event) -> None:
+        torch.set_num_threads(1)  # of this thread alone: its tensors on the CPU are too small for more
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.default_stream(self.device))
         try:
             with torch.cuda.device(self.device), torch.cuda.stream(stream):
-                for batch in self.loader.batches(start):
-                    made = torch.cuda.Event()
+                for batch in source:
+                    made = torch.cuda.Event()  # type: ignore[no-untyped-call]
                     made.record(stream)
                     while not unwanted.is_set():
                         try:

@@ -6,8 +6,9 @@
 2. a student of `autoformer-tiny-plain` at 96 px, patch 8, `--recipe autoprox-small`, for each seed twice: alone, and
    with `--distill TEACHER` (three pairs of maps, weight 2.5)
 
-Each training is a process of its own; `--at-once` of them share the device. Trained on train and validation together,
-as the paper has it, and tested once at the end. Differences are paired by seed, with a Student interval of 95 %.
+Each training is a process of its own in `--work`, where what is finished is not trained again; `--at-once` of them share
+the device. Trained on train and validation together, as the paper has it, and tested once at the end. Differences are
+paired by seed, with a Student interval of 95 %.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,7 +41,18 @@ STUDENT = {
 
 
 def train(arguments: list[str], out: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "vitsearch", "train", *arguments, "--out", str(out), "--json", "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "vitsearch",
+        "train",
+        *arguments,
+        "--out",
+        str(out),
+        "--json",
+        "--quiet",
+        "--resume",
+    ]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -76,21 +87,24 @@ def main() -> None:
     parser.add_argument("--teacher-epochs", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--precision", default="bfloat16", help="the paper trains in float32")
-    parser.add_argument("--at-once", type=int, default=6)
+    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--work", type=Path, default=Path("distillation"), help="folder of the trainings")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--commit")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     data = f"parquet:{Path(os.environ['VITSEARCH_DATA']) / options.data}"
-    common = ["--data", data, "--parts", "train+validation", "--device", options.device, "--save-every", "100000"]
+    common = ["--data", data, "--parts", "train+validation", "--device", options.device, "--save-every", "20000"]
     common += ["--set", f"precision={options.precision}"]
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.at_once) as pool:
-        place = Path(folder)
+    place: Path = options.work
+    place.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(options.at_once) as pool:
         arch = place / "student.json"
         arch.write_text(json.dumps(STUDENT))
         recipe = ["--recipe", "autoprox-teacher", "--epochs", str(options.teacher_epochs)]
-        teacher_job = pool.submit(train, ["--timm", "vitsearch_resnet56", *recipe, *common], place / "teacher")
+        teacher_of = ["--timm", "vitsearch_resnet56", *recipe, *common, "--no-compile"]  # short, and long to compile
+        teacher_job = pool.submit(train, teacher_of, place / "teacher")
         recipe = [
             "--recipe",
             "autoprox-small",

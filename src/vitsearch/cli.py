@@ -443,6 +443,8 @@ def export(
     """Write a network as a folder that timm loads, and check that it gives the same outputs."""
     if format != "timm":
         raise VitsearchError(f"`--format` must be timm, but got {format!r}.{did_you_mean(format, ['timm'])}")
+    if (Path(arch) / "config.json").is_file():
+        return report_trained(arch, out, image_size, classes, seed, as_json)
     given = read_architecture(arch)
     note_outside([given])
     if given.weights != "fresh":
@@ -461,6 +463,24 @@ def export(
     print(
         f"next: python -c 'import vitsearch.models, timm; timm.create_model(\"local-dir:{done.out}\", pretrained=True)'"
     )
+
+
+def report_trained(
+    folder: str, out: Path, image_size: int | None, classes: int | None, seed: int | None, as_json: bool
+) -> None:
+    """A training's network goes out as it was trained."""
+    if (image_size, classes, seed) != (None, None, None):
+        raise VitsearchError("`--image-size`, `--classes` and `--seed` must not be given for a trained network")
+    from vitsearch.export import export_trained
+
+    done = export_trained(folder, out)
+    geometry = done.geometry
+    shown: dict[str, Any] = {"out": str(done.out), "format": "timm", "settings": done.settings}
+    shown |= {"weights": "trained", "seed": None}
+    shown |= {"image_size": geometry.image_size, "classes": geometry.classes, "params": done.cost.params}
+    if as_json:
+        return emit(shown | {"macs": done.cost.macs, "max_difference": done.max_difference})
+    print(f"{done.out}: {done.cost.params:,} parameters, {done.cost.macs:,} MACs, trained in {folder}")
 
 
 app.command("train", epilog=GLOBAL_HELP)(train)

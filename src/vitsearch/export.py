@@ -23,6 +23,7 @@ from vitsearch.models import VisionNetwork, build
 from vitsearch.models.folder import timm_config, write_network
 from vitsearch.records import new_folder
 from vitsearch.spaces import canonical, decode
+from vitsearch.training.transfer import fit_weights, load_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +43,24 @@ def export_timm(
     geometry: Geometry = IMAGENET,
     seed: int = 0,
 ) -> Exported:
-    """Write settings as an untrained network with the initial weights of this seed, then load it back and compare.
-
-    The folder is filled in one step, or not there at all.
-    """
+    """Write settings as an untrained network with the initial weights of this seed, then load it back and compare."""
     path = Path(out)
     check_seed(seed)
     if os.path.lexists(path):
         raise VitsearchError(f"`out` must not exist yet, but got {str(path)!r}")
     spelled = canonical(settings)
     network = build(spelled, geometry, seed=seed)
+    config = timm_config(spelled, geometry, {"weights": "initial", "seed": seed})
+    return _write(network, spelled, geometry, config, path)
+
+
+def _write(
+    network: VisionNetwork, settings: Settings, geometry: Geometry, config: Mapping[str, Any], path: Path
+) -> Exported:
+    """The folder is filled in one step, or not there at all."""
     with new_folder(path):  # holds the name; the finished folder replaces it in one step
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
-            config = timm_config(spelled, geometry, {"weights": "initial", "seed": seed})
             write_network(temporary, network.state_dict(), config)
             difference = check_export(network, temporary, geometry)
             os.chmod(temporary, 0o755)
@@ -64,11 +69,30 @@ def export_timm(
             shutil.rmtree(temporary, ignore_errors=True)
     return Exported(
         out=path,
-        settings=spelled,
+        settings=settings,
         geometry=geometry,
-        cost=architecture_cost(decode(spelled), geometry),
+        cost=architecture_cost(decode(settings), geometry),
         max_difference=difference,
     )
+
+
+def export_trained(folder: str | Path, out: str | Path) -> Exported:
+    """Hand a finished training over: its network alone, loaded by timm and compared."""
+    source, path = Path(folder), Path(out)
+    if os.path.lexists(path):
+        raise VitsearchError(f"`out` must not exist yet, but got {str(path)!r}")
+    state, config = load_weights(source)
+    settings = ((config or {}).get("model_args") or {}).get("settings")
+    if config is None or not isinstance(settings, dict):
+        raise VitsearchError(f"{source} must hold one of our networks; others are ready for timm as they are")
+    try:
+        channels, side, _ = config["pretrained_cfg"]["input_size"]
+        geometry = Geometry(image_size=side, classes=config["num_classes"], channels=channels)
+    except (KeyError, TypeError, ValueError) as error:
+        raise VitsearchError(f"{source / 'config.json'} does not say its input and classes: {error}") from None
+    network = build(settings, geometry, draw_weights=False)
+    fit_weights(state, network)
+    return _write(network, canonical(settings), geometry, config, path)
 
 
 def check_export(network: VisionNetwork, folder: Path, geometry: Geometry) -> float:

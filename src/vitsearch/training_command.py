@@ -109,7 +109,7 @@ def train(
         compiled=compiled,
         resident=resident,
         workers=workers,
-        save_every=check_whole("--save-every", save_every),
+        save_every=check_whole("--save-every", save_every, most=1 << 31),
         evaluate_every=None if evaluate_every is None else check_whole("--evaluate-every", evaluate_every),
         tensorboard=tensorboard,
     )

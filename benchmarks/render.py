@@ -1,4 +1,4 @@
-"""Write the tables of docs/scoring.md from the committed results: python benchmarks/render.py [--check] [--plot]
+"""Write the tables of docs/ from the committed results: python benchmarks/render.py [--check] [--plot]
 
 `--plot` also draws docs/figures/scoring.svg (needs the extra `plots`).
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "scoring.md"
+DOCS = ROOT / "docs"
 MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
 
@@ -63,16 +64,33 @@ def sweeps(rows: list[Row]) -> list[str]:
     ]
 
 
-KINDS = {"scoring": speeds, "search": searches, "sweeps": sweeps}
+def trainings(rows: list[Row]) -> list[str]:
+    lines = [
+        f"\n{machine(rows[0])}\n",
+        "| what | images/s | of the bare loop, or of the decoder alone | batch | commit |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        share = "" if row["speedup"] is None else f"{row['speedup']:.3f}"
+        lines.append(
+            f"| {row['name']} | {row['images_per_second']:,.0f} | {share} | {row['batch']} | {row['commit']} |"
+        )
+    return lines
 
 
-def rendered() -> str:
+PAGES: dict[str, dict[str, Callable[[list[Row]], list[str]]]] = {
+    "scoring.md": {"scoring": speeds, "search": searches, "sweeps": sweeps},
+    "training.md": {"training": trainings},
+}
+
+
+def rendered(page: str) -> str:
     lines: list[str] = []
-    for kind, make in KINDS.items():
+    for kind, make in PAGES[page].items():
         for file in sorted(RESULTS.glob(f"{kind}-*.json"), reverse=True):
             lines += make(json.loads(file.read_text()))
     tables = "\n".join(lines) + "\n"
-    return MARKS.sub(lambda found: f"{found.group(1)}{tables}\n{found.group(2)}", PAGE.read_text())
+    return MARKS.sub(lambda found: f"{found.group(1)}{tables}\n{found.group(2)}", (DOCS / page).read_text())
 
 
 def plot() -> None:
@@ -103,13 +121,15 @@ def plot() -> None:
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
     figure.tight_layout()
-    (ROOT / "docs" / "figures").mkdir(exist_ok=True)
-    figure.savefig(ROOT / "docs" / "figures" / "scoring.svg")
+    (DOCS / "figures").mkdir(exist_ok=True)
+    figure.savefig(DOCS / "figures" / "scoring.svg")
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if rendered() == PAGE.read_text() else "docs/scoring.md is not what the results say")
-    PAGE.write_text(rendered())
+    for name in PAGES:
+        if "--check" not in sys.argv:
+            (DOCS / name).write_text(rendered(name))
+        elif rendered(name) != (DOCS / name).read_text():
+            sys.exit(f"docs/{name} is not what the results say")
     if "--plot" in sys.argv:
         plot()

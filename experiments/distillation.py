@@ -6,9 +6,9 @@
 2. a student of `autoformer-tiny-plain` at 96 px, patch 8, `--recipe autoprox-small`, for each seed twice: alone, and
    with `--distill TEACHER` (three pairs of maps, weight 2.5)
 
-Each training is a process of its own in `--work`, where what is finished is not trained again; `--at-once` of them share
-the device. Trained on train and validation together, as the paper has it, and tested once at the end. Differences are
-paired by seed, with a Student interval of 95 %.
+Each training is a process of its own in `--work`, where what is finished is not trained again; `--at-once` of them
+share the device. Trained on train and validation together, as the paper has it, and tested once at the end.
+Differences are paired by seed, with a Student interval of 95 %.
 """
 
 from __future__ import annotations

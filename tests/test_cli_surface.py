@@ -21,6 +21,7 @@ SURFACE = {
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
     "--evaluate-every --from --image-size --json --out --parts --recipe --resident --resume --save-every --seed --set "
     "--tensorboard --timm --workers arch",
+    "recipes": "--json name",
     "export": "--classes --format --image-size --json --out --seed arch",
 }
 

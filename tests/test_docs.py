@@ -13,7 +13,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = ["README.md", "docs/extending.md", "docs/methods.md", "docs/scoring.md", "docs/proxies.md", "docs/data.md"]
+PAGES = [
+    "README.md",
+    "docs/extending.md",
+    "docs/methods.md",
+    "docs/scoring.md",
+    "docs/proxies.md",
+    "docs/data.md",
+    "docs/training.md",
+]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

@@ -59,7 +59,7 @@ from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
 from vitsearch.terminal import emit, progress_bar, show, show_correlations, summary
-from vitsearch.training_command import train
+from vitsearch.training_command import recipes, train
 
 # typer carries its own click in some versions and uses the package in others
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -484,6 +484,7 @@ def report_trained(
 
 
 app.command("train", epilog=GLOBAL_HELP)(train)
+app.command("recipes", epilog=GLOBAL_HELP)(recipes)
 
 
 def hoist(arguments: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 from vitsearch.architecture import Settings
 from vitsearch.arguments import note_outside, read_architecture
@@ -25,7 +26,28 @@ from vitsearch.options import (
     ResumeOption,
     SeedOption,
 )
-from vitsearch.terminal import emit, progress_bar
+from vitsearch.terminal import emit, progress_bar, show
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="One recipe alone, with every field.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List recipes for training, and where they come from."""
+    from vitsearch.training.recipe import RECIPES
+
+    rows = [{"name": found, **RECIPES[found].to_json()} for found in (RECIPES if name is None else [name])]
+    if as_json:
+        return emit(rows if name is None else rows[0])
+    shown = ("epochs", "batch_size", "learning_rate", "image_size")
+    table = Table("recipe", *shown, "source") if name is None else Table("field", "value")
+    if name is None:
+        for row in rows:
+            table.add_row(row["name"], *(f"{row[field]:g}" for field in shown), row["source"])
+    else:
+        for field, value in rows[0].items():
+            table.add_row(field, str(value))
+    show(table)
 
 
 def _recipe_names(incomplete: str) -> list[str]:

@@ -246,7 +246,7 @@ def test_magnitudes_of_sub_policies_vary_and_are_cut() -> None:
         policy = replace(Policy.parse(f"v0-mstd{deviation}"), layers=((Entry("Rotate", 1.0, 5.0),),))
         (layer,) = draw_layers(policy, 5000, torch.Generator().manual_seed(0))
         levels = layer.argument.abs() / 3  # 30 degrees are a magnitude of 10
-        assert 0 <= float(levels.min()) and float(levels.max()) <= 10
+        assert float(levels.min()) >= 0 and float(levels.max()) <= 10
         assert float(levels.mean()) == pytest.approx(mean, rel=0.05)
         assert float(levels.std()) == pytest.approx(spread, rel=0.05)
 

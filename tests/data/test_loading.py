@@ -37,10 +37,11 @@ def same(first: Batch, second: Batch) -> bool:
 
 
 JITTERED = Augmentation(crop="padded", color_jitter=0.4)
+AUTO = Augmentation(rand_augment="v0r-mstd0.5", erase=0.8, erase_count=3)
 
 
 @pytest.mark.parametrize("resident", [True, False])
-@pytest.mark.parametrize("augmentation", [FULL, JITTERED, PLAIN], ids=["full", "jittered", "plain"])
+@pytest.mark.parametrize("augmentation", [FULL, JITTERED, AUTO, PLAIN], ids=["full", "jittered", "auto", "plain"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_processes_and_restarts_change_nothing(
     resident: bool, augmentation: Augmentation, channels: int, memory: Callable[..., Any]
@@ -62,7 +63,7 @@ def test_processes_and_restarts_change_nothing(
 
 
 def test_the_strongest_magnitudes_can_be_drawn(memory: Callable[..., Any]) -> None:
-    for text in ("rand-m10-inc1-p1", "rand-m0-p1", "rand-m10-p1"):
+    for text in ("rand-m10-inc1-p1", "rand-m0-p1", "rand-m10-p1", "v0-mstd9", "originalr-mstd9"):
         list(islice(loader(memory(), False, Augmentation(rand_augment=text)).batches(), 15))
 
 
@@ -73,7 +74,7 @@ def test_workers_change_nothing(memory: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_resident_and_streamed_show_the_same_images(repeats: int, memory: Callable[..., Any]) -> None:
-    augmentation = Augmentation(crop="none", flip=0.0, erase=0.3, repeats=repeats)
+    augmentation = Augmentation(crop="none", flip=0.0, erase=0.3, erase_count=2, repeats=repeats)
     for channels in (1, 3):
         data = memory(broken=[2, 3, 17])
         geometry = Geometry(image_size=16, classes=5, channels=channels)

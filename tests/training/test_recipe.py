@@ -47,6 +47,12 @@ def test_recipes_say_what_the_papers_say(name: str) -> None:
         assert found == (pytest.approx(value) if isinstance(value, float) else value), field
 
 
+def test_augmentations_of_prenas_are_those_of_its_table_9() -> None:
+    sizes = [RECIPES[f"prenas-{size}"].augmentation for size in ("tiny", "small", "base")]
+    expected = [("rand-m9-n2-mstd0.5-inc1", 1), ("v0r-mstd0.5", 1), ("rand-m10-n3-mstd0.5-inc1", 2)]
+    assert [(each.rand_augment, each.erase_count) for each in sizes] == expected
+
+
 def rates(recipe: Recipe, steps_per_epoch: int, factor: float = 1.0) -> list[float]:
     layer = nn.Linear(3, 2)
     optimizer = make_optimizer(recipe, layer, Classification())

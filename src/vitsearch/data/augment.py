@@ -25,7 +25,7 @@ NOISE_MARGIN = 64  # offsets into the noise that fills erased boxes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augmentation:
-    """In the order of timm: crop, flip, RandAugment or colour jitter, normalisation, random erasing."""
+    """In the order of timm: crop, flip, RandAugment, AutoAugment or colour jitter, normalisation, random erasing."""
 
     crop: Literal["resized", "padded", "none"] = "resized"
     """Random resized crop; zeros of 1/8 of the side around it and a crop of the old size; or the whole image."""
@@ -33,9 +33,11 @@ class Augmentation:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
     rand_augment: str | None = None
-    """As timm writes it, such as rand-m9-mstd0.5-inc1."""
+    """RandAugment or AutoAugment as timm writes it, such as rand-m9-mstd0.5-inc1 or v0r-mstd0.5."""
     color_jitter: float = 0.0
     erase: float = 0.0
+    erase_count: int = 1
+    """An erased image loses 1 to this many boxes; the more, the smaller each."""
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
     repeats: int = 1
     """How often an epoch shows an image; its length stays, so it shows fewer of them."""
@@ -48,6 +50,7 @@ class Augmentation:
         for name in ("flip", "erase", "color_jitter"):
             check_share(name, getattr(self, name))
         check_whole("repeats", self.repeats, most=1000)
+        check_whole("erase_count", self.erase_count, most=64)
         if self.rand_augment is not None:
             Policy.parse(self.rand_augment)
             if self.color_jitter:
@@ -85,7 +88,7 @@ class Crops(NamedTuple):
 
 
 class Boxes(NamedTuple):
-    """What is erased, int64 [B] each: a height of 0 is nothing. `down` and `across` are offsets into the noise."""
+    """What is erased, int64 [B, boxes] each: a height of 0 is nothing. `down` and `across` are places in the noise."""
 
     top: Tensor
     left: Tensor
@@ -124,28 +127,43 @@ def draw_sides(
     count: int,
     shares: tuple[float, float],
     log_ratios: tuple[float, float],
-    area: int,
+    area: int | Tensor,
     most: int,
     otherwise: int,
 ) -> tuple[Tensor, Tensor]:
     """Height and width of the first attempt that fits; `otherwise` where none does."""
     drawn = uniform(random, 2, count, ATTEMPTS)
+    height, width, found = first_fit(drawn[:, :, :1], shares, log_ratios, area, most)  # mostly there already
+    left = (~found).nonzero()[:, 0]
+    remaining = area[left] if isinstance(area, Tensor) else area
+    height[left], width[left], found[left] = first_fit(drawn[:, left], shares, log_ratios, remaining, most)
+    return height.where(found, torch.tensor(otherwise)), width.where(found, torch.tensor(otherwise))
+
+
+def first_fit(
+    drawn: Tensor, shares: tuple[float, float], log_ratios: tuple[float, float], area: int | Tensor, most: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Height and width for the first of `drawn` [2, b, attempts] that fits, and whether one does."""
     areas = (shares[0] + drawn[0] * (shares[1] - shares[0])) * area
     ratios = (log_ratios[0] + drawn[1] * (log_ratios[1] - log_ratios[0])).exp()
     widths, heights = (areas * ratios).sqrt().round().long(), (areas / ratios).sqrt().round().long()
     fits = (widths <= most) & (heights <= most)
     first = fits.byte().argmax(dim=1, keepdim=True)
-    found = fits.any(dim=1)
     height, width = (sides.gather(1, first)[:, 0].clamp(min=1) for sides in (heights, widths))
-    return height.where(found, torch.tensor(otherwise)), width.where(found, torch.tensor(otherwise))
+    return height, width, fits.any(dim=1)
 
 
-def draw_boxes(probability: float, side: int, count: int, seed: int, step: int) -> Boxes:
+def draw_boxes(probability: float, side: int, count: int, seed: int, step: int, most: int = 1) -> Boxes:
+    """1 to `most` boxes for an image; its boxes share the area that one box would have."""
     random = generator_for(seed, f"erase/{step}")
+    number = 1 + whole(uniform(random, count, 1), most) if most > 1 else torch.ones(count, 1, dtype=torch.int64)
+    areas = (side**2 / number.double()).expand(count, most).reshape(-1, 1)
     ratios = (math.log(1 / ERASED_RATIO[1]), math.log(1 / ERASED_RATIO[0]))
-    height, width = draw_sides(random, count, ERASED_AREA, ratios, side**2, most=side - 1, otherwise=0)
-    place = uniform(random, 4, count)
-    height = height.where(uniform(random, count) < probability, torch.tensor(0)).where(width > 0, torch.tensor(0))
+    sides = draw_sides(random, count * most, ERASED_AREA, ratios, areas, most=side - 1, otherwise=0)
+    height, width = (each.view(count, most) for each in sides)
+    place = uniform(random, 4, count, most)
+    erased = (uniform(random, count, 1) < probability) & (width > 0) & (torch.arange(most) < number)
+    height = height.where(erased, torch.tensor(0))
     down, across = (whole(share, NOISE_MARGIN + 1) for share in place[2:])
     return Boxes(whole(place[0], side - height + 1), whole(place[1], side - width + 1), height, width, down, across)
 
@@ -171,11 +189,13 @@ def finished(pixels: Tensor, factor: Tensor, shift: Tensor, boxes: Boxes, noise:
     """Levels [B, 1 or 3, side, side] to normalised float32 [B, channels, side, side] with the boxes filled by noise."""
     images = levels(pixels).float() * factor - shift
     side = torch.arange(noise.shape[-1] - NOISE_MARGIN, device=pixels.device)
-    down = (side >= boxes.top[:, None]) & (side < (boxes.top + boxes.height)[:, None])  # [B, side]
-    across = (side >= boxes.left[:, None]) & (side < (boxes.left + boxes.width)[:, None])
-    window = noise[:, (side + boxes.down[:, None])[:, :, None], (side + boxes.across[:, None])[:, None, :]]
-    inside = down[:, None, :, None] & across[:, None, None, :]
-    return torch.where(inside, window.transpose(0, 1), images).contiguous()
+    for box in zip(*(values.unbind(1) for values in boxes), strict=True):
+        top, left, height, width, first_down, first_across = (values[:, None] for values in box)
+        down, across = (side >= top) & (side < top + height), (side >= left) & (side < left + width)  # [B, side]
+        window = noise[:, (side + first_down)[:, :, None], (side + first_across)[:, None, :]]
+        inside = down[:, None, :, None] & across[:, None, None, :]
+        images = torch.where(inside, window.transpose(0, 1), images)
+    return images.contiguous()
 
 
 def normalised(pixels: Tensor, factor: Tensor, shift: Tensor) -> Tensor:

@@ -33,8 +33,9 @@ from vitsearch.data.augment import (
 from vitsearch.data.base import Batch, Dataset, Images, generator_for
 from vitsearch.data.decoding import in_channels, resize_and_crop
 from vitsearch.data.fusing import Fused
+from vitsearch.data.operations import Changer, Group, grouped
 from vitsearch.data.order import Order, Unreadable, next_readable
-from vitsearch.data.rand_augment import MOVES, OPERATIONS, Group, Layer, apply_groups, matrices
+from vitsearch.data.rand_augment import Layer
 from vitsearch.data.resampling import BatchResampler
 from vitsearch.data.stored import Normaliser, normalisation
 from vitsearch.errors import BadData, CorruptImage
@@ -113,24 +114,6 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     ]
 
 
-def grouped(layer: Layer, side: int) -> list[Group]:
-    """The images of each operation; all that move pixels are one group."""
-    groups: list[Group] = []
-    moved: list[tuple[Tensor, Tensor]] = []
-    for number in sorted(set(layer.operation.tolist())):
-        if number < 0:
-            continue
-        name, rows = OPERATIONS[number], (layer.operation == number).nonzero()[:, 0]
-        argument = layer.argument[rows]
-        if name in MOVES:
-            moved.append((rows, matrices(name, argument, side, side).float()))
-        else:
-            groups.append((name, rows, argument.float()))
-    if moved:
-        groups.append(("move", torch.cat([rows for rows, _ in moved]), torch.cat([matrix for _, matrix in moved])))
-    return groups
-
-
 class Finisher:
     """What is the same for resident and streamed images: normalisation and erasing, on the device."""
 
@@ -139,7 +122,8 @@ class Finisher:
     ) -> None:
         normaliser = Normaliser(dataset, geometry.channels, device)
         self.factor, self.shift = normaliser.factor, normaliser.shift
-        self.probability, self.side, self.order = augmentation.erase, geometry.image_size, order
+        self.probability, self.count = augmentation.erase, augmentation.erase_count
+        self.side, self.order = geometry.image_size, order
         self.finished, self.normalised = Fused(finished, device), Fused(normalised, device)
         if self.probability:
             self.noise = noise_for(order.seed, geometry.channels, self.side).to(device)
@@ -148,7 +132,7 @@ class Finisher:
         """What is erased of the images of this process, on the CPU; nothing where nothing ever is."""
         if not self.probability:
             return []
-        drawn = draw_boxes(self.probability, self.side, self.order.batch_size, self.order.seed, step)
+        drawn = draw_boxes(self.probability, self.side, self.order.batch_size, self.order.seed, step, self.count)
         return [values[self.order.own] for values in drawn]
 
     def __call__(self, pixels: Tensor, boxes: Sequence[Tensor]) -> Tensor:
@@ -178,7 +162,8 @@ class ResidentLoader:
         self.resample = BatchResampler(stored, self.side, augmentation.interpolation, device, every_length)
         self.as_bytes = Fused(as_bytes, device)
         mean, _ = normalisation(dataset, self.pixels.shape[2])
-        self.fill = torch.tensor([min(255, round(255 * value)) for value in mean], device=device)
+        fill = torch.tensor([min(255, round(255 * value)) for value in mean], device=device)
+        self.change = Changer(fill, augmentation.interpolation, order.own.stop - order.own.start, device)
 
     def _load(self, images: Images, channels: int) -> tuple[Tensor, Tensor]:
         """uint8 [N, stored, C, stored] and labels; an unreadable image has the next readable one in its place."""
@@ -205,7 +190,7 @@ class ResidentLoader:
         own, count, seed = self.order.own, self.order.batch_size, self.order.seed
         crops = [values[own] for values in draw_crops(self.augmentation, self.stored, count, seed, step)]
         layers = [
-            grouped(Layer(layer.operation[own], layer.argument[own]), self.side)
+            grouped(Layer(layer.operation[own], layer.argument[own]), self.side, self.change.size)
             for layer in draw_changes(self.augmentation, count, seed, step)
         ]
         boxes = self.finish.boxes(step)
@@ -217,5 +202,5 @@ class ResidentLoader:
             pixels = self.as_bytes(pixels)
         for groups in layers:
             on_device: list[Group] = [(name, next(sent), next(sent)) for name, *_ in groups]
-            apply_groups(pixels, on_device, self.fill, self.augmentation.interpolation)
+            self.change(pixels, on_device)
         return Batch(self.finish(pixels, list(sent)), self.labels.index_select(0, index))

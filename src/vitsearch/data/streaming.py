@@ -21,6 +21,7 @@ from vitsearch.data.augment import Augmentation
 from vitsearch.data.base import Batch, Dataset, Images, generator_for, seeded_everything
 from vitsearch.data.decoding import RESAMPLING, in_channels, resize_and_crop, to_image, to_tensor
 from vitsearch.data.order import Order, Unreadable
+from vitsearch.data.rand_augment import timm_operations, timm_policy
 from vitsearch.data.resident import Finisher, send
 from vitsearch.data.stored import normalisation
 from vitsearch.errors import CorruptImage
@@ -59,7 +60,6 @@ def timm_transform(
     dataset: Dataset, augmentation: Augmentation, side: int, channels: int
 ) -> Callable[[Image.Image], Image.Image]:
     """The pieces timm makes a training transform of, up to the tensor."""
-    from timm.data.auto_augment import rand_augment_transform
     from timm.data.transforms import RandomResizedCropAndInterpolation
     from torchvision import transforms
 
@@ -79,8 +79,8 @@ def timm_transform(
             "img_mean": fill if channels == 3 else fill[0],
             "interpolation": RESAMPLING[augmentation.interpolation],
         }
-        policy = rand_augment_transform(augmentation.rand_augment, settings)
-        for operation in policy.ops:
+        policy = timm_policy(augmentation.rand_augment, settings)
+        for operation in timm_operations(policy):
             if operation.name.startswith("Posterize"):
                 operation.aug_fn = posterize
         pieces.append(policy)

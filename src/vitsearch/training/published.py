@@ -82,14 +82,12 @@ RECIPES.add(
         augmentation=replace(DEIT_AUGMENTATION, rand_augment="rand-m9-n2-mstd0.5-inc1"),
     ),
 )
-RECIPES.add(
-    "prenas-small", replace(PRENAS, augmentation=replace(DEIT_AUGMENTATION, rand_augment="rand-m9-mstd0.5-inc1"))
-)
+RECIPES.add("prenas-small", replace(PRENAS, augmentation=replace(DEIT_AUGMENTATION, rand_augment="v0r-mstd0.5")))
 RECIPES.add(
     "prenas-base",
     replace(
         PRENAS,
-        augmentation=replace(DEIT_AUGMENTATION, rand_augment="rand-m10-n3-mstd0.5-inc1"),
+        augmentation=replace(DEIT_AUGMENTATION, rand_augment="rand-m10-n3-mstd0.5-inc1", erase_count=2),
     ),
 )
 S3 = RECIPES.add(

@@ -21,8 +21,9 @@ from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.errors import VitsearchError
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
-from vitsearch.proxies.batched import ON_DATA, SALIENCY, can_batch, group_by_skeleton, score_group, worth_batching
-from vitsearch.proxies.diversity import nuclear_norms, precision
+from vitsearch.proxies.batched import goes_batched, routes, score_group
+from vitsearch.proxies.diversity import nuclear_norms
+from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import canonical, decode, space_over
 
@@ -114,7 +115,7 @@ class ProxyEvaluator:
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""
         plans = [decode(settings) for settings in architectures]
-        names = worth_batching({name: proxy for name, (proxy, _) in self.proxies.items()})
+        names = [text for text in self.proxies if goes_batched(text, self.batch_size)]
         able = {number: plan for number, plan in enumerate(plans) if names and can_batch(plan)}
         known: dict[int, tuple[dict[str, float], float]] = {}
         while able:
@@ -137,19 +138,26 @@ class ProxyEvaluator:
         found: dict[int, tuple[dict[str, float], float]] = {}
         bank = self.bank(architectures[group[0]], plans[group[0]])
         if self.at_once is None:
-            images = self.batch_size if any(name in ON_DATA for name in names) else 1
-            exact = any(precision(plan) == torch.float64 for plan in plans) or any(name in SALIENCY for name in names)
-            dtype = torch.float64 if exact else torch.float32
-            each = max(bytes_per_network(plan, self.geometry, images, dtype) for plan in plans)
+            each = max(self._bytes_at_once(plan, names) for plan in plans)
             self.at_once = round_down(max(1, self.memory * 3 // 4 // each))
         for start in range(0, len(group), self.at_once):
             part, began = group[start : start + self.at_once], time.perf_counter()
             chosen = [plans[number] for number in part]
             scores = score_group(chosen, names, geometry=self.geometry, bank=bank, batch=self.batch)
             seconds = (time.perf_counter() - began) / len(part)
+            values = {name: values.tolist() for name, values in scores.items()}
             for index, number in enumerate(part):
-                found[number] = ({name: float(values[index]) for name, values in scores.items()}, seconds)
+                known = {name: listed[index] for name, listed in values.items() if not math.isnan(listed[index])}
+                found[number] = (known, seconds)
         return found
+
+    def _bytes_at_once(self, plan: Architecture, names: list[str]) -> int:
+        """Of the largest of the passes that these proxies need."""
+        sizes = [1]
+        for route in routes(names, plan):
+            rows = 1 if route.absolute else self.batch_size * (2 if route.along else 1)
+            sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype))
+        return max(sizes)
 
     def one(self, settings: Settings, known: tuple[dict[str, float], float] | None = None) -> Score:
         """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""

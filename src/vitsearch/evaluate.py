@@ -29,6 +29,8 @@ from vitsearch.spaces import canonical, decode, space_over
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
+CPU_ROOM = 1 << 30
+"""On the CPU, networks at once save calls; beyond this many bytes, fresh pages cost more than the calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,9 @@ class ProxyEvaluator:
         bank = self.bank(architectures[group[0]], plans[group[0]])
         if self.at_once is None:
             each = max(self._bytes_at_once(plan, names) for plan in plans)
-            self.at_once = round_down(max(1, self.memory * 3 // 4 // each))
+            room = self.memory * 3 // 4
+            room = min(room, CPU_ROOM) if self.device.type == "cpu" else room
+            self.at_once = round_down(max(1, room // each))
         for start in range(0, len(group), self.at_once):
             part, began = group[start : start + self.at_once], time.perf_counter()
             chosen = [plans[number] for number in part]

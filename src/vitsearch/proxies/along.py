@@ -129,7 +129,7 @@ def _matrices(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows(first: Tensor, second: Tensor, lead: tuple[int, int, int]) -> Tensor:
-    return torch.cat([first.unflatten(0, lead), second.unflatten(0, lead)], 1)
+    return torch.cat([half.reshape(*lead, *half.shape[1:]) for half in (first, second)], 1)
 
 
 def _softmax_backward(gradient: Tensor, p: Tensor) -> Tensor:

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from vitsearch.architecture import Architecture
+from vitsearch.architecture import Architecture, Attention
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.models.weights import WeightBank
@@ -34,6 +34,8 @@ from vitsearch.proxies.base import parse_proxy
 from vitsearch.proxies.diversity import precision
 from vitsearch.proxies.group_pass import GroupPass
 from vitsearch.proxies.takers import Taker
+
+Named: TypeAlias = tuple[str, tuple[int, ...]]  # a weight's name and shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def goes_batched(text: str, batch_size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A pass and what is taken from it. The kernel's gradients are not the loss's: where derivatives go along, apart."""
+    """A kind of pass. Where derivatives go along, the tangent kernel, which has no use for them, has its own."""
 
     absolute: bool
     dtype: torch.dtype
@@ -144,22 +146,26 @@ def _taker(text: str, count: int, bank: WeightBank) -> Taker:
 
 def autoproxp(plan: Architecture, bank: WeightBank, softmax: str = "mean") -> float:
     """AutoProxP from numbers that are found once for each distinct weight."""
-    qkv, mlp = zip(*_block_weights(plan), strict=True)
-    norms = [bank.number("sigmoid norm", name, shape, sigmoid_norm) for name, shape in qkv]
-    weights = [weight for pair in mlp for weight in pair]
+    blocks = list(_block_weights(plan))
+    norms = [bank.number("sigmoid norm", name, shape, sigmoid_norm) for (name, shape), _ in blocks]
+    weights = [weight for _, pair in blocks for weight in pair]
     if softmax == "layers":
-        sizes = [bank.number("norm", name, shape, lambda w: torch.linalg.vector_norm(w.double())) for name, shape in weights]
-        logs = torch.tensor(sizes, dtype=torch.float64).log_softmax(0).tolist()
+        sizes = [
+            bank.number("norm", name, shape, lambda w: torch.linalg.vector_norm(w.double())) for name, shape in weights
+        ]
+        logs: list[float] = torch.tensor(sizes, dtype=torch.float64).log_softmax(0).tolist()
     else:
         find = partial(log_softmax, softmax=softmax)
         logs = [bank.number(f"log softmax {softmax}", name, shape, find) for name, shape in weights]
     return sum(norms) / len(norms) - sum(logs) / len(logs)
 
 
-def _block_weights(plan: Architecture) -> Iterator[tuple[Any, Any]]:
-    """For each block, name and shape of its QKV weight, and those of its two MLP weights."""
+def _block_weights(plan: Architecture) -> Iterator[tuple[Named, tuple[Named, Named]]]:
+    """For each block, its QKV weight and the two of its MLP."""
     for index, stage in enumerate(plan.stages):
         for number, block in enumerate(stage.blocks):
+            assert isinstance(block, Attention)
             name, width, inner = f"stages.{index}.blocks.{number}", stage.width, block.heads * block.head_dim
-            first, second = (f"{name}.mlp.fc1.weight", (block.hidden, width)), (f"{name}.mlp.fc2.weight", (width, block.hidden))
-            yield (f"{name}.attn.qkv.weight", (3 * inner, width)), (first, second)
+            first, second = (block.hidden, width), (width, block.hidden)
+            mlp = (f"{name}.mlp.fc1.weight", first), (f"{name}.mlp.fc2.weight", second)
+            yield (f"{name}.attn.qkv.weight", (3 * inner, width)), mlp

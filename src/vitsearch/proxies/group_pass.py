@@ -108,16 +108,16 @@ class GroupPass:
         derivatives, gradients = halves(rows)
         return gradients, derivatives
 
-    def on_linear(self, kind: type[Linear] | type[Tables], x: Tensor, dy: Tensor, y: Tensor | None, **facts: Any) -> None:
+    def on_linear(
+        self, kind: type[Linear] | type[Tables], x: Tensor, dy: Tensor, y: Tensor | None, **facts: Any
+    ) -> None:
         """From [n, rows, ..., S, channels]."""
         gradients, derivatives = self.back(dy.flatten(2, -2))
         x_along = None
         if x.dim() > 3:
             x, y = x.flatten(2, -2), None if y is None else y.flatten(2, -2)[:, : self.images]
             x, x_along = halves(x) if self.along else (x, None)
-        self.tell(
-            kind(x=x, dy=gradients, y=y, x_along=x_along, dy_along=derivatives, parts=self.parts, **facts)
-        )
+        self.tell(kind(x=x, dy=gradients, y=y, x_along=x_along, dy_along=derivatives, parts=self.parts, **facts))
 
     def on_norm(self, y: Tensor, dy: Tensor, y_along: Tensor | None, *, networks: Tensor) -> None:
         gradients, derivatives = self.back(dy)
@@ -152,7 +152,7 @@ class GroupPass:
             images = batch.images.to(device, self.dtype)
         self.images = len(images)
         rough = all(type(taker) in (Snip, GradientNorm) for taker in self.takers) and not self.absolute
-        ways = sorted({taker.goes_back for taker in self.takers} - {None})
+        ways = sorted({taker.goes_back for taker in self.takers if taker.goes_back is not None})
         anchor = torch.zeros((), device=device, dtype=self.dtype, requires_grad=True)
         precision = "high" if rough and self.plans[0].readout == "mean" else "highest"
         with torch.set_grad_enabled(bool(ways)), products_in(precision):

@@ -27,7 +27,14 @@ class TracedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, report: LinearReport, keep: bool, exact: bool, along: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        report: LinearReport,
+        keep: bool,
+        exact: bool,
+        along: bool,
     ) -> Tensor:
         y = F.linear(x, weight, None if along else bias)
         if along:

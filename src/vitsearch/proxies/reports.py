@@ -169,7 +169,7 @@ class Pooled(Outputs):
 
 @dataclass(eq=False, kw_only=True)
 class Tables(Product):
-    """Relative position tables, rows and columns: the weight is two parameters, one after the other in dimension `dim`."""
+    """Relative position tables of rows and columns: two parameters in one weight, side by side in dimension `dim`."""
 
     dim: int
 
@@ -236,7 +236,8 @@ class Small(Report):
 
     def in_parts(self, parts: int) -> Tensor:
         """Gradients that came by way of equal parts of the batch: [n, parts, ...]."""
-        return self.copies.unflatten(1, (parts, -1)).sum(2)
+        networks, images, *shape = self.copies.shape
+        return self.copies.reshape(networks, parts, images // parts, *shape).sum(2)
 
 
 def role_of(name: str) -> str:
@@ -246,4 +247,5 @@ def role_of(name: str) -> str:
 
 def _in_parts(x: Tensor, parts: int) -> Tensor:
     """[..., B, S, C] -> [..., parts, B / parts * S, C]."""
-    return x.unflatten(-3, (parts, -1)).flatten(-3, -2)
+    *lead, images, tokens, channels = x.shape
+    return x.reshape(*lead, parts, images // parts * tokens, channels)

@@ -8,7 +8,8 @@ and `autoprox.py`, one network at a time, are the reference.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -128,9 +129,7 @@ class Saliency(Taker):
 class Diversity(Saliency):
     """Nuclear norm of gradient x that of weight over attention, and saliency over `roles`."""
 
-    def __init__(
-        self, count: int, bank: WeightBank, roles: tuple[str, ...] = (), of_absolute: bool = True
-    ) -> None:
+    def __init__(self, count: int, bank: WeightBank, roles: tuple[str, ...] = (), of_absolute: bool = True) -> None:
         super().__init__(count, bank, roles)
         self.of_absolute = of_absolute
 
@@ -175,17 +174,23 @@ class Zico(Taker):
         self.sees_everything = True  # for the pooling convolutions
 
     def on_report(self, report: Report) -> None:
-        if not (isinstance(report, Linear) or isinstance(report, Small) and report.is_convolution):
+        if not (isinstance(report, Linear) or (isinstance(report, Small) and report.is_convolution)):
             return
-        gradients = report.in_parts(self.parts)
-        sizes = gradients.abs()
-        mean = sizes.mean(1)
-        deviation = (gradients if self.signed else sizes).var(1, correction=0).sqrt_()
+        gradients = report.in_parts(self.parts).unbind(1)
+        sizes = [gradient.abs() for gradient in gradients]
+        spreads = gradients if self.signed else sizes
+        mean, center = _mean(sizes), _mean(spreads)
+        deviation = _mean([(value - center).square_() for value in spreads]).sqrt_()
         ratios = Magnitudes.sum_of(torch.where(deviation > 0, mean / deviation, 0.0))
         self.add(report, torch.where(ratios > 0, ratios.log(), 0.0))
 
     def scores(self) -> Tensor:
         return torch.where(self.total == 0, math.nan, self.total)
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    """One addition after the other: torch's own reductions are slow over so few."""
+    return reduce(torch.add, values) / len(values)
 
 
 # --- over outputs
@@ -233,7 +238,8 @@ class Signs(Taker):
 
 class Naswot(Signs):
     def scores(self) -> Tensor:
-        return torch.linalg.slogdet(self.found).logabsdet
+        found: Tensor = torch.linalg.slogdet(self.found).logabsdet
+        return found
 
 
 class LinearRegions(Signs):
@@ -295,5 +301,5 @@ class TangentKernel(Taker):
 
     def scores(self) -> Tensor:
         assert self.kernel is not None
-        values = torch.linalg.eigvalsh(self.kernel.cpu())
+        values: Tensor = torch.linalg.eigvalsh(self.kernel.cpu())
         return values[:, -1] / values[:, 0]

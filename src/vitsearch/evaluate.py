@@ -224,7 +224,7 @@ def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype
         for block in stage.blocks:
             if isinstance(block, Attention):
                 inner = block.heads * block.head_dim
-                channels = 5 * stage.width + (8 if block.relative_distance else 5) * inner + 2 * block.hidden
+                channels = 7 * stage.width + (8 if block.relative_distance else 5) * inner + 2 * block.hidden
                 total += images * tokens * (channels + 2 * block.heads * tokens)
     return total * dtype.itemsize
 

@@ -7,18 +7,28 @@ dx along a. No graph of a backward pass is kept, and nothing is computed that a 
 derivatives.
 
 Tensors are [n networks, rows, ...]: rows are the images, then their derivatives; on the way back, the derivatives of
-the gradients, then the gradients.
+the gradients, then the gradients. On the way back from the plain values (`Rows.plainly`) the second half is zero.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+@dataclass
+class Rows:
+    """Whether derivatives go along, and whether the present way back is from the plain values without them."""
+
+    along: bool = False
+    plainly: bool = False
+
 
 NormReport: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # Y, rows of dY, derivative of Y
 
@@ -32,14 +42,14 @@ class NormAlong(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, report: NormReport) -> Tensor:
+    def forward(ctx: Any, x: Tensor, eps: float, report: NormReport, rows: Rows) -> Tensor:
         value, derivative = halves(x)
         value = value.contiguous()
         y, mean, scale = torch.native_layer_norm(value, (x.shape[-1],), None, None, eps)
         along = (y * derivative).mean(-1, keepdim=True)
         y_along = (derivative - derivative.mean(-1, keepdim=True)).addcmul_(y, along, value=-1).mul_(scale)
         ctx.save_for_backward(value, mean, scale, y, y_along, along)
-        ctx.report = report
+        ctx.report, ctx.rows = report, rows
         return torch.cat([y, y_along + y], 1)
 
     @staticmethod
@@ -47,31 +57,36 @@ class NormAlong(torch.autograd.Function):
         x, mean, scale, y, y_along, along = ctx.saved_tensors
         ctx.report(y, gradients[0], y_along)
         dy_along, dy = halves(gradients[0])
+        if ctx.rows.plainly:
+            return beside_zeros(norm_backward(dy_along.contiguous(), x, mean, scale)), None, None, None
         dy = dy.contiguous()
         dx = norm_backward(dy, x, mean, scale)
         dx_along = norm_backward(dy_along + dy, x, mean, scale).addcmul_(dx, -scale * along)
         dx_along.addcmul_(y_along, -scale * (y * dy).mean(-1, keepdim=True))
         dx_along.addcmul_(y, -scale * (y_along * dy).mean(-1, keepdim=True))
-        return torch.cat([dx_along, dx], 1), None, None
+        return torch.cat([dx_along, dx], 1), None, None, None
 
 
 class GeluAlong(torch.autograd.Function):
     """h = gelu(z) and h_a = gelu'(z) z_a; gelu''(z) = (2 - z^2) exp(-z^2 / 2) / sqrt(2 pi)."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
+    def forward(ctx: Any, z: Tensor, rows: Rows) -> Tensor:
         ctx.save_for_backward(z)
+        ctx.rows = rows
         value, derivative = halves(z)
         return torch.cat([F.gelu(value), torch.ops.aten.gelu_backward(derivative, value)], 1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         value, derivative = halves(ctx.saved_tensors[0])
         dh_along, dh = halves(gradients[0])
+        if ctx.rows.plainly:
+            return beside_zeros(torch.ops.aten.gelu_backward(dh_along, value)), None
         square = value.square()
         second = (square * -0.5).exp_().mul_(square.neg_().add_(2)).mul_(derivative).mul_(dh)
         dz_along = torch.ops.aten.gelu_backward(dh_along, value).add_(second, alpha=1 / math.sqrt(2 * math.pi))
-        return torch.cat([dz_along, torch.ops.aten.gelu_backward(dh, value)], 1)
+        return torch.cat([dz_along, torch.ops.aten.gelu_backward(dh, value)], 1), None
 
 
 class AttentionAlong(torch.autograd.Function):
@@ -83,8 +98,8 @@ class AttentionAlong(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ctx.lead = (len(q), q.shape[1] // 2, q.shape[2])
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
+        ctx.lead, ctx.rows = (len(q), q.shape[1] // 2, q.shape[2]), rows
         (q, q_a), (k, k_a), (v, v_a) = (_matrices(x) for x in (q, k, v))
         p = torch.bmm(q, k.mT).softmax(-1)
         w = torch.bmm(q_a, k.mT).baddbmm_(q, k_a.mT)
@@ -94,9 +109,13 @@ class AttentionAlong(torch.autograd.Function):
         return _rows(torch.bmm(p, v), out_a, ctx.lead)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, q_a, k, k_a, v, v_a, p, w = ctx.saved_tensors
         do_a, do = _matrices(gradients[0])
+        if ctx.rows.plainly:
+            e = _softmax_backward(torch.bmm(do_a, v.mT), p)
+            found = (torch.bmm(e, k), torch.bmm(e.mT, q), torch.bmm(p.mT, do_a))
+            return *(_rows(dx, torch.zeros_like(dx), ctx.lead) for dx in found), None
         e = _softmax_backward(torch.bmm(do, v.mT), p)
         e_a = _softmax_backward(torch.bmm(do_a, v.mT).baddbmm_(do, v_a.mT), p)
         change = e * w
@@ -106,13 +125,17 @@ class AttentionAlong(torch.autograd.Function):
         dq_a = torch.bmm(e_a, k).baddbmm_(e, k_a)
         dk_a = torch.bmm(e_a.mT, q).baddbmm_(e.mT, q_a)
         dq, dk, dv = torch.bmm(e, k), torch.bmm(e.mT, q), torch.bmm(p.mT, do)
-        return _rows(dq_a, dq, ctx.lead), _rows(dk_a, dk, ctx.lead), _rows(dv_a, dv, ctx.lead)
+        return _rows(dq_a, dq, ctx.lead), _rows(dk_a, dk, ctx.lead), _rows(dv_a, dv, ctx.lead), None
 
 
 def halves(x: Tensor) -> tuple[Tensor, Tensor]:
     """The images and their derivatives; of gradients, the derivatives and the gradients. Views."""
     half = x.shape[1] // 2
     return x[:, :half], x[:, half:]
+
+
+def beside_zeros(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.zeros_like(x)], 1)
 
 
 def norm_backward(dy: Tensor, x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:

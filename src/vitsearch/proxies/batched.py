@@ -92,7 +92,7 @@ def goes_batched(text: str, batch_size: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A kind of pass. Where derivatives go along, the tangent kernel, which has no use for them, has its own."""
+    """A kind of pass."""
 
     absolute: bool
     dtype: torch.dtype
@@ -107,7 +107,7 @@ def routes(proxies: Sequence[str], plan: Architecture) -> dict[Route, list[str]]
     for text, name in names.items():
         if name in RECIPES:
             recipe = RECIPES[name]
-            route = Route(recipe.absolute, recipe.dtype(plan), along and not recipe.absolute and name != "ntk")
+            route = Route(recipe.absolute, recipe.dtype(plan), along and not recipe.absolute)
             found.setdefault(route, []).append(text)
     return found
 

@@ -21,7 +21,7 @@ from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import WeightBank
-from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, halves
+from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
 from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
 from vitsearch.proxies.reports import Linear, Norm, Pooled, Report, Small, Tables
 from vitsearch.proxies.routing import places, route
@@ -41,6 +41,7 @@ class GroupPass:
     def __post_init__(self) -> None:
         self.count = len(self.plans)
         self.along = any(taker.along for taker in self.takers)
+        self.rows = Rows(along=self.along)
         self.everything = any(taker.sees_everything for taker in self.takers)
         self.parts = max(taker.parts for taker in self.takers)
         self.listening: list[Taker] = []
@@ -69,7 +70,7 @@ class GroupPass:
         bias = self.weight(f"{name}.bias", (outputs,), inputs)
         report = partial(self.on_linear, Linear, name=name, weight=weight, bias=bias, networks=networks)
         exact = name == "head" or self.last_blocks
-        y: Tensor = TracedLinear.apply(x, weight, bias, report, self.keeps(name), exact, self.along)
+        y: Tensor = TracedLinear.apply(x, weight, bias, report, self.keeps(name), exact, self.rows)
         return y
 
     def keeps(self, name: str) -> bool:
@@ -85,14 +86,14 @@ class GroupPass:
         report = partial(
             self.on_linear, Tables, name=f"{name}.relative", weight=weight, bias=None, networks=networks, dim=dim
         )
-        y: Tensor = TracedLinear.apply(x, weight, None, report, self.keeps(f"{name}.relative"), False, self.along)
+        y: Tensor = TracedLinear.apply(x, weight, None, report, self.keeps(f"{name}.relative"), False, self.rows)
         return y
 
     def norm(self, x: Tensor, eps: float, networks: Tensor) -> Tensor:
         if not self.everything:  # at initialisation the weight is 1 and the bias 0
             return F.layer_norm(x, (x.shape[-1],), eps=eps)
         kind = NormAlong if self.along else TracedNorm
-        y: Tensor = kind.apply(x, eps, partial(self.on_norm, networks=networks))
+        y: Tensor = kind.apply(x, eps, partial(self.on_norm, networks=networks), self.rows)
         return y
 
     # --- reports
@@ -105,8 +106,8 @@ class GroupPass:
         """Gradients, and their derivatives in a pass along."""
         if not self.along:
             return rows, None
-        derivatives, gradients = halves(rows)
-        return gradients, derivatives
+        first, second = halves(rows)
+        return (first, None) if self.rows.plainly else (second, first)
 
     def on_linear(
         self, kind: type[Linear] | type[Tables], x: Tensor, dy: Tensor, y: Tensor | None, **facts: Any
@@ -159,7 +160,11 @@ class GroupPass:
             logits = self.logits(images, anchor, geometry)
             for way in ways:
                 self.listening = [taker for taker in self.takers if taker.goes_back == way]
-                value = logits.sum() if batch is None or way == "logits" else self.loss(logits, batch.labels.to(device))
+                self.rows.plainly = self.along and way == "logits"
+                if batch is None or way == "logits":
+                    value = logits[:, : self.images].sum()
+                else:
+                    value = self.loss(logits, batch.labels.to(device))
                 leaves = [anchor, *(value for _, value in self.small)]
                 gradients = torch.autograd.grad(value, leaves, allow_unused=True, retain_graph=way != ways[-1])
                 self.on_small(gradients[1:])
@@ -275,7 +280,7 @@ class GroupPass:
         hidden = self.linear(normal, f"{name}.mlp.fc1", block.hidden, networks)
         for taker in self.takers:
             taker.on_signs(hidden.detach()[:, : self.images], networks)
-        active: Tensor = GeluAlong.apply(hidden) if self.along else F.gelu(hidden)
+        active: Tensor = GeluAlong.apply(hidden, self.rows) if self.along else F.gelu(hidden)
         return x + self.linear(active, f"{name}.mlp.fc2", x.shape[-1], networks)
 
     def attention(
@@ -293,7 +298,7 @@ class GroupPass:
             k, v = torch.cat([k, cells], -1), torch.cat([v, cells], -1)
         out: Tensor
         if self.along:
-            out = AttentionAlong.apply(q * width**-0.5, k, v)
+            out = AttentionAlong.apply(q * width**-0.5, k, v, self.rows)
         else:  # spelled out: torch's fused kernels are slower for so few tokens, and on a GPU never twice the same
             out = ((q * width**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
         if block.relative_distance:

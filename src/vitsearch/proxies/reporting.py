@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitsearch.proxies.along import NormReport, halves, norm_backward
+from vitsearch.proxies.along import NormReport, Rows, beside_zeros, halves, norm_backward
 
 LinearReport: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # rows of X, dY and Y
 
@@ -34,16 +34,16 @@ class TracedLinear(torch.autograd.Function):
         report: LinearReport,
         keep: bool,
         exact: bool,
-        along: bool,
+        rows: Rows,
     ) -> Tensor:
-        y = F.linear(x, weight, None if along else bias)
-        if along:
+        y = F.linear(x, weight, None if rows.along else bias)
+        if rows.along:
             value, derivative = halves(y)
             if bias is not None:
                 value += bias
             derivative += value  # d/da of (1 + a) (w x(a) + b)
         ctx.save_for_backward(x, weight, y if keep else None)
-        ctx.report, ctx.exact, ctx.along = report, exact, along
+        ctx.report, ctx.exact, ctx.rows = report, exact, rows
         return y
 
     @staticmethod
@@ -51,8 +51,10 @@ class TracedLinear(torch.autograd.Function):
         x, weight, y = ctx.saved_tensors
         ctx.report(x, gradients[0], y)
         with products_in("highest" if ctx.exact else None):
-            dx = gradients[0] @ weight
-        if ctx.along:
+            dx = (halves(gradients[0])[0] if ctx.rows.plainly else gradients[0]) @ weight
+        if ctx.rows.plainly:
+            dx = beside_zeros(dx)
+        elif ctx.rows.along:
             value, derivative = halves(dx)
             value += derivative
         return dx, None, None, None, None, None, None
@@ -111,7 +113,7 @@ class TracedNorm(torch.autograd.Function):
     """A layer norm with its initial weight 1 and bias 0 that reports (Y, dY) in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, report: NormReport) -> Tensor:
+    def forward(ctx: Any, x: Tensor, eps: float, report: NormReport, rows: Rows) -> Tensor:
         y, mean, scale = torch.native_layer_norm(x, (x.shape[-1],), None, None, eps)
         ctx.save_for_backward(x, mean, scale, y)
         ctx.report = report
@@ -122,7 +124,7 @@ class TracedNorm(torch.autograd.Function):
         x, mean, scale, y = ctx.saved_tensors
         dy = gradients[0].contiguous()
         ctx.report(y, dy, None)
-        return norm_backward(dy, x, mean, scale), None, None
+        return norm_backward(dy, x, mean, scale), None, None, None
 
 
 class Reordered(torch.autograd.Function):

@@ -21,13 +21,16 @@ from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
-from vitsearch.proxies.batched import ON_DATA, SALIENCY, can_batch, group_by_skeleton, score_group, worth_batching
-from vitsearch.proxies.diversity import nuclear_norms, precision
+from vitsearch.proxies.batched import goes_batched, routes, score_group
+from vitsearch.proxies.diversity import nuclear_norms
+from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import canonical, decode, space_over
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
+CPU_ROOM = 1 << 30
+"""On the CPU, networks at once save calls; beyond this many bytes, fresh pages cost more than the calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,7 @@ class ProxyEvaluator:
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""
         plans = [decode(settings) for settings in architectures]
-        names = worth_batching({name: proxy for name, (proxy, _) in self.proxies.items()})
+        names = [text for text in self.proxies if goes_batched(text, self.batch_size)]
         able = {number: plan for number, plan in enumerate(plans) if names and can_batch(plan)}
         known: dict[int, tuple[dict[str, float], float]] = {}
         while able:
@@ -125,19 +128,28 @@ class ProxyEvaluator:
         found: dict[int, tuple[dict[str, float], float]] = {}
         bank = self.bank(architectures[group[0]], plans[group[0]])
         if self.at_once is None:
-            images = self.batch_size if any(name in ON_DATA for name in names) else 1
-            exact = any(precision(plan) == torch.float64 for plan in plans) or any(name in SALIENCY for name in names)
-            dtype = torch.float64 if exact else torch.float32
-            each = max(bytes_per_network(plan, self.geometry, images, dtype) for plan in plans)
-            self.at_once = round_down(max(1, self.memory * 3 // 4 // each))
+            each = max(self._bytes_at_once(plan, names) for plan in plans)
+            room = self.memory * 3 // 4
+            room = min(room, CPU_ROOM) if self.device.type == "cpu" else room
+            self.at_once = round_down(max(1, room // each))
         for start in range(0, len(group), self.at_once):
             part, began = group[start : start + self.at_once], time.perf_counter()
             chosen = [plans[number] for number in part]
             scores = score_group(chosen, names, geometry=self.geometry, bank=bank, batch=self.batch)
             seconds = (time.perf_counter() - began) / len(part)
+            values = {name: values.tolist() for name, values in scores.items()}
             for index, number in enumerate(part):
-                found[number] = ({name: float(values[index]) for name, values in scores.items()}, seconds)
+                known = {name: listed[index] for name, listed in values.items() if not math.isnan(listed[index])}
+                found[number] = (known, seconds)
         return found
+
+    def _bytes_at_once(self, plan: Architecture, names: list[str]) -> int:
+        """Of the largest of the passes that these proxies need."""
+        sizes = [1]
+        for route in routes(names, plan):
+            rows = 1 if route.absolute else self.batch_size * (2 if route.along else 1)
+            sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype))
+        return max(sizes)
 
     def one(self, settings: Settings, known: tuple[dict[str, float], float] | None = None) -> Score:
         """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""
@@ -189,7 +201,7 @@ def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype
         for block in stage.blocks:
             if isinstance(block, Attention):
                 inner = block.heads * block.head_dim
-                channels = 5 * stage.width + (8 if block.relative_distance else 5) * inner + 2 * block.hidden
+                channels = 7 * stage.width + (8 if block.relative_distance else 5) * inner + 2 * block.hidden
                 total += images * tokens * (channels + 2 * block.heads * tokens)
     return total * dtype.itemsize
 

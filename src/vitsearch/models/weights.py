@@ -49,7 +49,7 @@ class WeightBank:
         self.seed = draw_seed(torch.Generator().manual_seed(seed))
         self._nuclear_norms, self._most_bytes, self._bytes = nuclear_norms, most_bytes, 0
         self._tensors: dict[tuple[Key, bool, torch.dtype], Tensor] = {}
-        self._norms: dict[tuple[Key, bool], float] = {}
+        self._numbers: dict[tuple[str, Key, bool], float] = {}
         self._whole: dict[str, Tensor] = {}
         self._shapes: dict[str, torch.Size] | None = None
         if envelope is not None:
@@ -70,12 +70,17 @@ class WeightBank:
             self._tensors[key] = values
         return self._tensors[key]
 
+    def number(
+        self, what: str, name: str, shape: tuple[int, ...], find: Callable[[Tensor], Tensor], *, absolute: bool = False
+    ) -> float:
+        """A number of a weight, found once."""
+        key = (what, (name, shape, shape[-1]), absolute)
+        if key not in self._numbers:
+            self._numbers[key] = float(find(self.get(*key[1], absolute=absolute, dtype=torch.float32)))
+        return self._numbers[key]
+
     def nuclear_norm(self, name: str, shape: tuple[int, ...], *, absolute: bool) -> float:
-        key = ((name, shape, shape[-1]), absolute)
-        if key not in self._norms:
-            tensor = self.get(*key[0], absolute=absolute, dtype=torch.float32)
-            self._norms[key] = float(self._nuclear_norms([tensor])[0])
-        return self._norms[key]
+        return self.number("nuclear norm", name, shape, lambda w: self._nuclear_norms([w])[0], absolute=absolute)
 
     def network(self, plan: Architecture, geometry: Geometry) -> nn.Module:
         """A network with these weights. They are not copied: networks with a layer in common share its memory."""

@@ -47,10 +47,13 @@ def entropy(subject: Subject) -> float:
 @proxy("zen", paper="Lin et al., Zen-NAS, ICCV 2021")
 def zen(subject: Subject) -> float:
     """Log of the mean change of the features under a small change of a noise image, plus log of BatchNorm's scales."""
+    no_norm = subject.undefined("zen", "it has no BatchNorm, whose variances the score is corrected by")
+    if subject.architecture is not None:  # no kind of block or entry has one: nothing need be built
+        raise no_norm
     network = subject.network
     norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     if not norms:
-        raise subject.undefined("zen", "it has no BatchNorm, whose variances the score is corrected by")
+        raise no_norm
     features = getattr(network, "forward_features", None)
     if not callable(features):
         raise subject.undefined("zen", "it has no features before the pooling")

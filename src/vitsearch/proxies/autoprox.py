@@ -59,9 +59,19 @@ def autoproxp(subject: Subject, softmax: str = "mean") -> float:
     """Norm of the sigmoid of QKV weights minus the log-softmax of MLP weights."""
     qkv, mlp = _names(subject, "autoproxp")
     weights = [subject.parameters[name] for name in mlp]
-    first = _mean([torch.linalg.vector_norm(subject.parameters[name].double().sigmoid()) for name in qkv])
+    first = _mean([sigmoid_norm(subject.parameters[name]) for name in qkv])
     if softmax == "layers":
         norms = torch.stack([torch.linalg.vector_norm(weight.double()) for weight in weights])
         return first - _mean(list(norms.log_softmax(0)))
-    logs = [weight.double().log_softmax(0) for weight in weights]
-    return first - _mean([values.sum() if softmax == "sum" else values.mean() for values in logs])
+    return first - _mean([log_softmax(weight, softmax) for weight in weights])
+
+
+def sigmoid_norm(weight: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(weight.double().sigmoid())
+    return norm
+
+
+def log_softmax(weight: Tensor, softmax: str) -> Tensor:
+    """Over the first dimension; the mean or the sum of its elements."""
+    values = weight.double().log_softmax(0)
+    return values.sum() if softmax == "sum" else values.mean()

@@ -1,4 +1,8 @@
-"""Layers of a batched pass that report what goes through them, in the place of forming weight gradients."""
+"""Layers of a batched pass that report what goes through them, in the place of forming weight gradients.
+
+Tensors are [n networks, rows, ...]. A row is an image; in a pass `along` a direction, the second half of the rows are
+derivatives (see `along.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Report: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # X, dY and Y of a linear layer
+from vitsearch.proxies.along import NormReport, Rows, beside_zeros, halves, norm_backward
+
+LinearReport: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # rows of X, dY and Y
 
 
 class TracedLinear(torch.autograd.Function):
@@ -21,20 +27,37 @@ class TracedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, report: Report, keep: bool, exact: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        report: LinearReport,
+        keep: bool,
+        exact: bool,
+        rows: Rows,
     ) -> Tensor:
-        y = F.linear(x, weight, bias)
+        y = F.linear(x, weight, None if rows.along else bias)
+        if rows.along:
+            value, derivative = halves(y)
+            if bias is not None:
+                value += bias
+            derivative += value  # d/da of (1 + a) (w x(a) + b)
         ctx.save_for_backward(x, weight, y if keep else None)
-        ctx.report, ctx.exact = report, exact
+        ctx.report, ctx.exact, ctx.rows = report, exact, rows
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, y = ctx.saved_tensors
-        ctx.report(x.flatten(1, -2), gradients[0].flatten(1, -2), None if y is None else y.flatten(1, -2))
+        ctx.report(x, gradients[0], y)
         with products_in("highest" if ctx.exact else None):
-            dx = gradients[0] @ weight
-        return dx, None, None, None, None, None
+            dx = (halves(gradients[0])[0] if ctx.rows.plainly else gradients[0]) @ weight
+        if ctx.rows.plainly:
+            dx = beside_zeros(dx)
+        elif ctx.rows.along:
+            value, derivative = halves(dx)
+            value += derivative
+        return dx, None, None, None, None, None, None
 
 
 @contextmanager
@@ -49,46 +72,63 @@ def products_in(precision: str | None) -> Iterator[None]:
 
 
 class TracedPatches(torch.autograd.Function):
-    """The patch embedding, the same for all `count` networks. `anchor` ties it to the graph."""
+    """The patch embedding, the same for all networks. `anchor` ties it to the graph.
+
+    The patches do not depend on the scale of the parameters, so the derivative along it is the embedding itself.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, x: Tensor, weight: Tensor, bias: Tensor, count: int, report: Report
+        ctx: Any, anchor: Tensor, x: Tensor, weight: Tensor, bias: Tensor, shape: tuple[int, int], report: LinearReport
     ) -> Tensor:
         y = F.linear(x, weight, bias)
         ctx.save_for_backward(x, y)
         ctx.report = report
-        return y.expand(count, *y.shape).contiguous()
+        count, rows = shape
+        return y.repeat(count, rows // len(y), 1, 1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
-        ctx.report(x.flatten(0, 1), gradients[0].flatten(1, 2), y.flatten(0, 1))
+        ctx.report(x, gradients[0], y)
         return gradients[0].new_zeros(()), None, None, None, None, None
+
+
+class Watched(torch.autograd.Function):
+    """Nothing but the report of (Y, dY)."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, report: Callable[[Tensor, Tensor], None]) -> Tensor:
+        ctx.save_for_backward(y)
+        ctx.report = report
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.report(ctx.saved_tensors[0], gradients[0])
+        return gradients[0], None
 
 
 class TracedNorm(torch.autograd.Function):
     """A layer norm with its initial weight 1 and bias 0 that reports (Y, dY) in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, report: Callable[[Tensor, Tensor], None]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, eps: float, report: NormReport, rows: Rows) -> Tensor:
         y, mean, scale = torch.native_layer_norm(x, (x.shape[-1],), None, None, eps)
         ctx.save_for_backward(x, mean, scale, y)
         ctx.report = report
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, scale, y = ctx.saved_tensors
         dy = gradients[0].contiguous()
-        ctx.report(y.flatten(1, 2), dy.flatten(1, 2))
-        wanted = (True, False, False)
-        dx, _, _ = torch.ops.aten.native_layer_norm_backward(dy, x, x.shape[-1:], mean, scale, None, None, wanted)
-        return dx, None, None
+        ctx.report(y, dy, None)
+        return norm_backward(dy, x, mean, scale), None, None, None
 
 
 class Reordered(torch.autograd.Function):
-    """Rows in another order; the gradient goes the other way, as a plain copy."""
+    """Networks in another order; the gradient goes the other way, as a plain copy."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:

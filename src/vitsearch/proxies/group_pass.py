@@ -1,0 +1,325 @@
+"""Networks of one skeleton go forward and back together, and takers see what they pass.
+
+A group goes through the layers as [n networks, rows, S tokens, C channels]; a row is an image or, in a pass `along`,
+its derivative. At each block the group splits into those that have the same heads, then into those that have the same
+MLP, whose weights are the same tensor, so that every linear layer is one large matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitsearch.architecture import Architecture, Attention, Patch
+from vitsearch.cost import Geometry
+from vitsearch.data import Batch
+from vitsearch.models.layers import relative_maps
+from vitsearch.models.weights import WeightBank
+from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
+from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
+from vitsearch.proxies.reports import Linear, Norm, Pooled, Report, Small, Tables
+from vitsearch.proxies.routing import places, route
+from vitsearch.proxies.takers import GradientNorm, Snip, Taker
+
+
+@dataclass
+class GroupPass:
+    """One forward pass of a group, and the backward passes that its takers ask for."""
+
+    plans: Sequence[Architecture]
+    bank: WeightBank
+    absolute: bool
+    dtype: torch.dtype
+    takers: Sequence[Taker]
+
+    def __post_init__(self) -> None:
+        self.count = len(self.plans)
+        self.along = any(taker.along for taker in self.takers)
+        self.rows = Rows(along=self.along)
+        self.everything = any(taker.sees_everything for taker in self.takers)
+        self.parts = max(taker.parts for taker in self.takers)
+        self.listening: list[Taker] = []
+        self.small: list[tuple[str, Tensor]] = []
+        self.images = 0
+        self.last_blocks = False
+        self.all_networks = torch.arange(self.count, device=self.bank.device)
+
+    # --- parameters
+
+    def weight(self, name: str, shape: tuple[int, ...], inputs: int = 1) -> Tensor:
+        return self.bank.get(name, shape, inputs, absolute=self.absolute, dtype=self.dtype)
+
+    def own(self, name: str, shape: tuple[int, ...], inputs: int = 1) -> Tensor:
+        """A small parameter for every network and row; leaves of the graph where their gradients count."""
+        rows = self.images * (2 if self.along else 1)
+        value = self.weight(name, shape, inputs).expand(self.count, rows, *shape)
+        if self.everything:
+            value = value.clone().requires_grad_(torch.is_grad_enabled())
+            self.small.append((name, value))
+        return value
+
+    def linear(self, x: Tensor, name: str, outputs: int, networks: Tensor) -> Tensor:
+        inputs = x.shape[-1]
+        weight = self.weight(f"{name}.weight", (outputs, inputs), inputs)
+        bias = self.weight(f"{name}.bias", (outputs,), inputs)
+        report = partial(self.on_linear, Linear, name=name, weight=weight, bias=bias, networks=networks)
+        exact = name == "head" or self.last_blocks
+        y: Tensor = TracedLinear.apply(x, weight, bias, report, self.keeps(name), exact, self.rows)
+        return y
+
+    def keeps(self, name: str) -> bool:
+        return any(taker.keeps_outputs(name) for taker in self.takers)
+
+    def tables(self, x: Tensor, name: str, kind: str, block: Attention, networks: Tensor) -> Tensor:
+        """The relative position tables of rows and columns, one below the other: x T^T for keys, x T for values."""
+        size = (block.relative_rows, block.head_dim)
+        both = torch.cat([self.weight(f"{name}.relative.{kind}_{leaf}", size) for leaf in ("rows", "columns")])
+        weight, dim = (both, 0) if kind == "key" else (both.T, 1)
+        if not self.everything:
+            return F.linear(x, weight)
+        report = partial(
+            self.on_linear, Tables, name=f"{name}.relative", weight=weight, bias=None, networks=networks, dim=dim
+        )
+        y: Tensor = TracedLinear.apply(x, weight, None, report, self.keeps(f"{name}.relative"), False, self.rows)
+        return y
+
+    def norm(self, x: Tensor, eps: float, networks: Tensor) -> Tensor:
+        if not self.everything:  # at initialisation the weight is 1 and the bias 0
+            return F.layer_norm(x, (x.shape[-1],), eps=eps)
+        kind = NormAlong if self.along else TracedNorm
+        y: Tensor = kind.apply(x, eps, partial(self.on_norm, networks=networks), self.rows)
+        return y
+
+    # --- reports
+
+    def tell(self, report: Report) -> None:
+        for taker in self.listening:
+            taker.on_report(report)
+
+    def back(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients, and their derivatives in a pass along."""
+        if not self.along:
+            return rows, None
+        first, second = halves(rows)
+        return (first, None) if self.rows.plainly else (second, first)
+
+    def on_linear(
+        self, kind: type[Linear] | type[Tables], x: Tensor, dy: Tensor, y: Tensor | None, **facts: Any
+    ) -> None:
+        """From [n, rows, ..., S, channels]."""
+        gradients, derivatives = self.back(dy.flatten(2, -2))
+        x_along = None
+        if x.dim() > 3:
+            x, y = x.flatten(2, -2), None if y is None else y.flatten(2, -2)[:, : self.images]
+            x, x_along = halves(x) if self.along else (x, None)
+        self.tell(kind(x=x, dy=gradients, y=y, x_along=x_along, dy_along=derivatives, parts=self.parts, **facts))
+
+    def on_norm(self, y: Tensor, dy: Tensor, y_along: Tensor | None, *, networks: Tensor) -> None:
+        gradients, derivatives = self.back(dy)
+        self.tell(Norm(name="norm", networks=networks, y=y, dy=gradients, y_along=y_along, dy_along=derivatives))
+
+    def on_pooled(self, y: Tensor, dy: Tensor, *, name: str) -> None:
+        self.tell(Pooled(name=name, networks=self.all_networks, y=y[:, : self.images], dy=self.back(dy)[0]))
+
+    def on_small(self, gradients: Sequence[Tensor | None]) -> None:
+        for (name, value), gradient in zip(self.small, gradients, strict=True):
+            if gradient is not None:
+                copies, derivatives = self.back(gradient)
+                first = value.detach()[:, 0]
+                self.tell(
+                    Small(name=name, networks=self.all_networks, value=first, copies=copies, copies_along=derivatives)
+                )
+
+    # --- the networks
+
+    def run(self, batch: Batch | None, geometry: Geometry) -> None:
+        """On a batch, or on one image of ones.
+
+        Where nothing but sums of magnitudes over weight gradients is wanted and the mean token is read, in TF32. There
+        every element has its own rounding error of about 3e-4, and in a sum of thousands these vanish. The classifier
+        and the last blocks, whose gradients are nearly the same for all tokens, stay in float32: their errors would
+        not.
+        """
+        side, device = geometry.image_size, self.bank.device
+        if batch is None:
+            images = torch.ones(1, geometry.channels, side, side, device=device, dtype=self.dtype)
+        else:
+            images = batch.images.to(device, self.dtype)
+        self.images = len(images)
+        rough = all(type(taker) in (Snip, GradientNorm) for taker in self.takers) and not self.absolute
+        ways = sorted({taker.goes_back for taker in self.takers if taker.goes_back is not None})
+        anchor = torch.zeros((), device=device, dtype=self.dtype, requires_grad=True)
+        precision = "high" if rough and self.plans[0].readout == "mean" else "highest"
+        with torch.set_grad_enabled(bool(ways)), products_in(precision):
+            logits = self.logits(images, anchor, geometry)
+            for way in ways:
+                self.listening = [taker for taker in self.takers if taker.goes_back == way]
+                self.rows.plainly = self.along and way == "logits"
+                if batch is None or way == "logits":
+                    value = logits[:, : self.images].sum()
+                else:
+                    value = self.loss(logits, batch.labels.to(device))
+                leaves = [anchor, *(value for _, value in self.small)]
+                gradients = torch.autograd.grad(value, leaves, allow_unused=True, retain_graph=way != ways[-1])
+                self.on_small(gradients[1:])
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The sum over networks of the mean cross-entropy; in a pass along, of its derivative."""
+        if not self.along:
+            flat = logits.flatten(0, 1)
+            return F.cross_entropy(flat, labels.repeat(self.count), reduction="sum") / len(labels)
+        values, derivatives = halves(logits)
+        change = values.softmax(-1) - F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
+        return (change * derivatives).sum() / len(labels)
+
+    def logits(self, images: Tensor, anchor: Tensor, geometry: Geometry) -> Tensor:
+        plan = self.plans[0]
+        sides = plan.sides(geometry.image_size)
+        x = images
+        for index, (stage, side) in enumerate(zip(plan.stages, sides, strict=True)):
+            name = f"stages.{index}"
+            if isinstance(stage.entry, Patch):
+                x = self.embed(x, stage.entry, stage.width, anchor)
+            else:
+                x = self.pool(x, f"{name}.entry", stage.width, sides[index - 1])
+            x = self.stage(x, [other.stages[index].blocks for other in self.plans], name, side)
+        x = self.norm(x, plan.norm_eps, self.all_networks)
+        extra = int(plan.class_token)
+        pooled = x[:, :, extra:].mean(2) if plan.readout == "mean" else x[:, :, 0]
+        return self.linear(pooled[:, :, None], "head", geometry.classes, self.all_networks)[:, :, 0]
+
+    def embed(self, images: Tensor, entry: Patch, width: int, anchor: Tensor) -> Tensor:
+        """Patches, class token, position: [n, rows, S, C]."""
+        plan, channels = self.plans[0], images.shape[1]
+        patches = F.unfold(images, entry.size, stride=entry.stride).transpose(1, 2)  # [B, N, channels * size * size]
+        name, inputs = "stages.0.entry.proj", patches.shape[-1]
+        weight = self.weight(f"{name}.weight", (width, channels, entry.size, entry.size), inputs).flatten(1)
+        bias = self.weight(f"{name}.bias", (width,), inputs)
+        report = partial(self.on_linear, Linear, name=name, weight=weight, bias=bias, networks=self.all_networks)
+        shape = (self.count, self.images * (2 if self.along else 1))
+        x: Tensor = TracedPatches.apply(anchor, patches, weight, bias, shape, report)
+        tokens = patches.shape[1] + (1 if plan.class_token and plan.position == "all" else 0)
+        table = None
+        if plan.position != "none":
+            table = self.own("pos_embed", (1, tokens, width))[:, :, 0]
+        if table is not None and plan.position == "patches":
+            x, table = x + table, None
+        if plan.class_token:
+            x = torch.cat([self.own("cls_token", (1, 1, width))[:, :, 0], x], 2)
+        return x if table is None else x + table
+
+    def pool(self, x: Tensor, name: str, width: int, side: int) -> Tensor:
+        """PiT's pooling, with the convolution as a product over unfolded 3x3 patches."""
+        before, extra = x.shape[-1], int(self.plans[0].class_token)
+        maps = x[:, :, extra:].transpose(2, 3).reshape(-1, before, side, side)
+        columns = F.unfold(maps, 3, stride=2, padding=1)
+        columns = columns.reshape(*x.shape[:2], before, 9, columns.shape[-1])
+        weight = self.own(f"{name}.conv.weight", (width, 1, 3, 3), inputs=9)
+        weight = weight.reshape(*x.shape[:2], before, width // before, 9)
+        bias = self.own(f"{name}.conv.bias", (width,), inputs=9)
+        pooled = self.convolve(columns, weight) + bias[:, :, None]
+        if self.everything:
+            pooled = Watched.apply(pooled, partial(self.on_pooled, name=f"{name}.conv"))
+        if not extra:
+            return pooled
+        return torch.cat([self.linear(x[:, :, :1], f"{name}.fc", width, self.all_networks), pooled], 2)
+
+    def convolve(self, columns: Tensor, weight: Tensor) -> Tensor:
+        """Derivatives have that of the inputs, times the weight, and that of the weight, times the inputs."""
+
+        def product(columns: Tensor, weight: Tensor) -> Tensor:
+            return torch.einsum("nbckl,nbcmk->nblcm", columns, weight).flatten(-2)
+
+        if not self.along:
+            return product(columns, weight)
+        (value, derivative), (kernel, kernel_along) = halves(columns), halves(weight)
+        return torch.cat([product(value, kernel), product(derivative, kernel) + product(value, kernel_along)], 1)
+
+    def stage(self, x: Tensor, blocks: Sequence[Sequence[Any]], name: str, side: int) -> Tensor:
+        """All blocks of a stage. Networks change places so that equal ones are neighbours, and end in their order."""
+        steps = route(blocks)
+        at_end = [network for group in steps[-1].groups for network in group]
+        at_end += [network for step in steps for network in step.left]
+        lists = [indices for step in steps for indices in step.indices()]
+        lists += [places(at_end, range(self.count)), at_end]
+        on_device = torch.tensor([index for indices in lists for index in indices]).to(x.device, non_blocking=True)
+        tensors = iter(torch.split(on_device, [len(indices) for indices in lists]))  # one transfer for all
+        gone: list[Tensor] = []
+        for number, step in enumerate(steps):
+            there, back = next(tensors), next(tensors)
+            if step.order != step.before:
+                x = Reordered.apply(x, there, back)
+            *parts, left = torch.split(x, [*map(len, step.groups), len(step.left)])
+            self.last_blocks = number // 2 + 1 >= min(map(len, blocks))
+            half = self.mlp_half if number % 2 else partial(self.attention_half, side=side)
+            where = f"{name}.blocks.{number // 2}"
+            done = [half(part, block, next(tensors), where) for part, block in zip(parts, step.blocks, strict=True)]
+            x = torch.cat(done) if len(done) > 1 else done[0]
+            gone += [left] if step.left else []
+        self.last_blocks = False
+        x = Reordered.apply(torch.cat([x, *gone]), next(tensors), next(tensors))
+        return x
+
+    def attention_half(self, x: Tensor, block: Attention, networks: Tensor, name: str, *, side: int) -> Tensor:
+        inner = block.heads * block.head_dim
+        normal = self.norm(x, self.plans[0].norm_eps, networks)
+        qkv = self.linear(normal, f"{name}.attn.qkv", 3 * inner, networks)
+        qkv = qkv.reshape(*qkv.shape[:3], 3, block.heads, block.head_dim)
+        q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each [n, rows, H, S, D]
+        out = self.attention(q, k, v, block, f"{name}.attn", side, networks)
+        return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", x.shape[-1], networks)
+
+    def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, name: str) -> Tensor:
+        normal = self.norm(x, self.plans[0].norm_eps, networks)
+        hidden = self.linear(normal, f"{name}.mlp.fc1", block.hidden, networks)
+        for taker in self.takers:
+            taker.on_signs(hidden.detach()[:, : self.images], networks)
+        active: Tensor = GeluAlong.apply(hidden, self.rows) if self.along else F.gelu(hidden)
+        return x + self.linear(active, f"{name}.mlp.fc2", x.shape[-1], networks)
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, block: Attention, name: str, side: int, networks: Tensor
+    ) -> Tensor:
+        """With relative position, q, k and v get channels for each grid row, each grid column and the class token."""
+        width = block.head_dim
+        if block.relative_distance:
+            choice, cells = _relative(side, block.relative_distance, q.device, q.dtype)
+            by_offset = self.tables(q, name, "key", block, networks)  # [n, rows, H, S, 2 R]
+            q = torch.cat([q, _per_token(by_offset, choice)], -1)
+            cells = cells.expand(*q.shape[:-1], -1)
+            if self.along:  # constants
+                cells = torch.cat([cells[:, : self.images], torch.zeros_like(cells[:, self.images :])], 1)
+            k, v = torch.cat([k, cells], -1), torch.cat([v, cells], -1)
+        out: Tensor
+        if self.along:
+            out = AttentionAlong.apply(q * width**-0.5, k, v, self.rows)
+        else:  # spelled out: torch's fused kernels are slower for so few tokens, and on a GPU never twice the same
+            out = ((q * width**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
+        if block.relative_distance:
+            mass = _per_token(out[..., width:], choice.transpose(1, 2))
+            out = out[..., :width] + self.tables(mass, name, "value", block, networks)
+        return out
+
+
+@lru_cache(maxsize=32)
+def _relative(side: int, distance: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """From offsets to places, for each query: [S, 2 R, 2 side + 1 + padding]; and the place of each key."""
+    maps = relative_maps(side, distance)
+    rows = maps.row_choice.shape[1]
+    choice = torch.zeros(len(maps.row_choice), 2 * rows, 2 * side + 1)
+    choice[:, :rows, :side], choice[:, rows:, side:-1] = maps.row_choice, maps.column_choice
+    choice[:, 0, -1] = choice[:, rows, -1] = 1.0
+    padding = (0, -choice.shape[-1] % 8)  # fused kernels want whole vectors
+    return F.pad(choice, padding).to(device, dtype), F.pad(maps.key_cells, padding).to(device, dtype)
+
+
+def _per_token(x: Tensor, choice: Tensor) -> Tensor:
+    """[..., S, a] times [S, a, b]: another matrix for each token."""
+    lead = x.shape[:-2]
+    return (x.flatten(0, -3).transpose(0, 1) @ choice).transpose(0, 1).reshape(*lead, x.shape[-2], choice.shape[-1])

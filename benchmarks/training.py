@@ -255,6 +255,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--quick", action="store_true", help="a small network on the CPU")
     parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--sizes", nargs="*", default=list(SETTINGS), choices=list(SETTINGS), help="image sizes")
     parser.add_argument("--workers", type=int, default=2)
     add_output_options(parser)
     options = parser.parse_args()
@@ -262,7 +263,7 @@ def main() -> None:
 
     def measured() -> Iterator[Row]:
         warm, steps = (3, 10) if options.quick else (30, options.steps)
-        for name, setting in (QUICK if options.quick else SETTINGS).items():
+        for name, setting in (QUICK if options.quick else {size: SETTINGS[size] for size in options.sizes}).items():
             yield from resident(name, setting, device, warm, steps)
         yield from streaming(device, options.workers, 256 if options.quick else 4096, 256)
 

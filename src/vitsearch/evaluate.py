@@ -6,7 +6,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,9 @@ from vitsearch.spaces import canonical, decode, space_over
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
-CPU_ROOM = 1 << 30
-"""On the CPU, networks at once save calls; beyond this many bytes, fresh pages cost more than the calls."""
+CPU_ROOM, CPU_MOST = 1 << 30, 4
+"""On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
+Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +109,10 @@ class ProxyEvaluator:
         plans = [decode(settings) for settings in architectures]
         names = [text for text in self.proxies if goes_batched(text, self.batch_size)]
         able = {number: plan for number, plan in enumerate(plans) if names and can_batch(plan)}
-        known: dict[int, tuple[dict[str, float], float]] = {}
+        known: dict[int, Known] = {}
         while able:
             try:
-                for group in group_by_skeleton(able):
-                    known |= self._score_group(group, architectures, plans, names)
+                known = self._score_parts(able, architectures, plans, names)
                 break
             except RuntimeError as error:
                 if not is_out_of_memory(error) or self.at_once in (None, 1):
@@ -122,26 +123,56 @@ class ProxyEvaluator:
                 log.warning("out of memory: %d networks at once from here on", self.at_once)
         return [self.one(settings, known.get(number)) for number, settings in enumerate(architectures)]
 
-    def _score_group(
-        self, group: list[int], architectures: Sequence[Settings], plans: Sequence[Architecture], names: list[str]
-    ) -> dict[int, tuple[dict[str, float], float]]:
-        found: dict[int, tuple[dict[str, float], float]] = {}
-        bank = self.bank(architectures[group[0]], plans[group[0]])
+    def _score_parts(
+        self,
+        able: Mapping[int, Architecture],
+        architectures: Sequence[Settings],
+        plans: Sequence[Architecture],
+        names: list[str],
+    ) -> dict[int, Known]:
+        """Networks of one skeleton go through together, `at_once` of them; on the CPU, a thread for each such part.
+
+        A part on one core has its products for itself, and no core waits for another inside every small operation.
+        """
         if self.at_once is None:
-            each = max(self._bytes_at_once(plan, names) for plan in plans)
-            room = self.memory * 3 // 4
-            room = min(room, CPU_ROOM) if self.device.type == "cpu" else room
-            self.at_once = round_down(max(1, room // each))
-        for start in range(0, len(group), self.at_once):
-            part, began = group[start : start + self.at_once], time.perf_counter()
-            chosen = [plans[number] for number in part]
-            scores = score_group(chosen, names, geometry=self.geometry, bank=bank, batch=self.batch)
-            seconds = (time.perf_counter() - began) / len(part)
-            values = {name: values.tolist() for name, values in scores.items()}
-            for index, number in enumerate(part):
-                known = {name: listed[index] for name, listed in values.items() if not math.isnan(listed[index])}
-                found[number] = (known, seconds)
-        return found
+            self.at_once = self._how_many(able.values(), names)
+        parts = [
+            group[start : start + self.at_once]
+            for group in group_by_skeleton(able)
+            for start in range(0, len(group), self.at_once)
+        ]
+        banks = [self.bank(architectures[part[0]], plans[part[0]]) for part in parts]
+
+        def score(part: list[int], bank: WeightBank) -> dict[int, Known]:
+            return self._score_together(part, [plans[number] for number in part], names, bank)
+
+        threads = torch.get_num_threads()
+        if self.device.type != "cpu" or threads == 1 or len(parts) == 1:
+            found = [score(*given) for given in zip(parts, banks, strict=True)]
+        else:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                found = list(pool.map(score, parts, banks))
+        return {number: known for one in found for number, known in one.items()}
+
+    def _how_many(self, plans: Iterable[Architecture], names: list[str]) -> int:
+        each = max(self._bytes_at_once(plan, names) for plan in plans)
+        room = self.memory * 3 // 4
+        if self.device.type != "cpu":
+            return round_down(max(1, room // each))
+        room = min(room // torch.get_num_threads(), CPU_ROOM)
+        return min(CPU_MOST, round_down(max(1, room // each)))
+
+    def _score_together(
+        self, part: list[int], plans: list[Architecture], names: list[str], bank: WeightBank
+    ) -> dict[int, Known]:
+        began = time.perf_counter()
+        scores = score_group(plans, names, geometry=self.geometry, bank=bank, batch=self.batch)
+        seconds = (time.perf_counter() - began) / len(part)
+        listed = {name: values.tolist() for name, values in scores.items()}
+        return {
+            number: ({name: of[row] for name, of in listed.items() if not math.isnan(of[row])}, seconds)
+            for row, number in enumerate(part)
+        }
 
     def _bytes_at_once(self, plan: Architecture, names: list[str]) -> int:
         """Of the largest of the passes that these proxies need."""
@@ -151,7 +182,7 @@ class ProxyEvaluator:
             sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype))
         return max(sizes)
 
-    def one(self, settings: Settings, known: tuple[dict[str, float], float] | None = None) -> Score:
+    def one(self, settings: Settings, known: Known | None = None) -> Score:
         """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""
         plan = decode(settings)
         subject = Subject(

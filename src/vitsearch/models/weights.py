@@ -9,6 +9,7 @@ network with fewer heads has the first ones of each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import RLock
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,7 @@ class WeightBank:
         geometry: Geometry | None = None,
     ) -> None:
         self.scheme, self.device = scheme, device
+        self._lock = RLock()  # several threads may ask at once
         self.seed = draw_seed(torch.Generator().manual_seed(seed))
         self._nuclear_norms, self._most_bytes, self._bytes = nuclear_norms, most_bytes, 0
         self._tensors: dict[tuple[Key, bool, torch.dtype], Tensor] = {}
@@ -60,24 +62,26 @@ class WeightBank:
     def get(self, name: str, shape: tuple[int, ...], inputs: int, *, absolute: bool, dtype: torch.dtype) -> Tensor:
         """The tensor, or its absolute values. `inputs` is the fan-in of its layer."""
         key = ((name, shape, inputs), absolute, dtype)
-        if key not in self._tensors:
-            values = self._values(name, shape, inputs)
-            values = (values.abs() if absolute else values).to(self.device, dtype)
-            self._bytes += values.nbytes
-            if self._bytes > self._most_bytes:  # all are made again when they are asked for
-                self._tensors.clear()
-                self._bytes = values.nbytes
-            self._tensors[key] = values
-        return self._tensors[key]
+        with self._lock:
+            if key not in self._tensors:
+                values = self._values(name, shape, inputs)
+                values = (values.abs() if absolute else values).to(self.device, dtype)
+                self._bytes += values.nbytes
+                if self._bytes > self._most_bytes:  # all are made again when they are asked for
+                    self._tensors.clear()
+                    self._bytes = values.nbytes
+                self._tensors[key] = values
+            return self._tensors[key]
 
     def number(
         self, what: str, name: str, shape: tuple[int, ...], find: Callable[[Tensor], Tensor], *, absolute: bool = False
     ) -> float:
         """A number of a weight, found once."""
         key = (what, (name, shape, shape[-1]), absolute)
-        if key not in self._numbers:
-            self._numbers[key] = float(find(self.get(*key[1], absolute=absolute, dtype=torch.float32)))
-        return self._numbers[key]
+        with self._lock:
+            if key not in self._numbers:
+                self._numbers[key] = float(find(self.get(*key[1], absolute=absolute, dtype=torch.float32)))
+            return self._numbers[key]
 
     def nuclear_norm(self, name: str, shape: tuple[int, ...], *, absolute: bool) -> float:
         return self.number("nuclear norm", name, shape, lambda w: self._nuclear_norms([w])[0], absolute=absolute)

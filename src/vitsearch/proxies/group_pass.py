@@ -155,7 +155,8 @@ class GroupPass:
         rough = all(type(taker) in (Snip, GradientNorm) for taker in self.takers) and not self.absolute
         ways = sorted({taker.goes_back for taker in self.takers if taker.goes_back is not None})
         anchor = torch.zeros((), device=device, dtype=self.dtype, requires_grad=True)
-        precision = "high" if rough and self.plans[0].readout == "mean" else "highest"
+        rough = rough and self.plans[0].readout == "mean" and device.type == "cuda"
+        precision = "high" if rough else "highest"
         with torch.set_grad_enabled(bool(ways)), products_in(precision):
             logits = self.logits(images, anchor, geometry)
             for way in ways:

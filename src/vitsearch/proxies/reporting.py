@@ -64,7 +64,10 @@ class TracedLinear(torch.autograd.Function):
 def products_in(precision: str | None) -> Iterator[None]:
     """Matrix products of float32 on a GPU: `highest` in float32, `high` in TF32; None leaves it as it is."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision or before)
+    if precision in (None, before):
+        yield
+        return
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:

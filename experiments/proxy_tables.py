@@ -1,4 +1,4 @@
-"""Write the tables of docs/proxies.md from experiments/results/vitbench101.json.
+"""Write the tables of docs/proxies.md from experiments/results/.
 
 python experiments/proxy_tables.py [--check]
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "proxies.md"
-RESULTS = ROOT / "experiments" / "results" / "vitbench101.json"
+RESULTS = ROOT / "experiments" / "results"
 MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
 BASELINES = ("params", "macs", "depth", "width")
 Row = dict[str, Any]
@@ -58,8 +58,45 @@ def beside_the_paper(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def over_seeds() -> list[str]:
+    """Kendall's tau with four seeds of weights and images, beside the paper's four."""
+    found = json.loads((RESULTS / "seed_spread-cifar100_kd.json").read_text())
+    networks = found["rows"][0]["networks"]
+    lines = [
+        f"{found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}: {networks} networks, CIFAR-100 "
+        "distilled; tau x 100 with seeds " + ", ".join(map(str, found["seeds"])) + ".\n",
+        "| proxy | here | deviation | paper |",
+        "|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        if all(tau is not None for tau in row["kendall_by_seed"]):
+            here = ", ".join(percent(tau) for tau in row["kendall_by_seed"])
+            paper = ", ".join(percent(tau) for tau in found["paper"].get(row["proxy"], []))
+            shown = f"**{row['proxy']}** (size)" if row["proxy"] in BASELINES else row["proxy"]
+            lines.append(f"| {shown} | {here} | {100 * row['kendall_deviation']:.1f} | {paper} |")
+    return lines
+
+
+def pruned() -> list[str]:
+    """Mean accuracy over networks against the share of pruned weights."""
+    found = json.loads((RESULTS / "pruning_sensitivity.json").read_text())
+    ratios = found["ratios"]
+    lines = [
+        f"{found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}: {found['data']}, "
+        f"{found['epochs']} epochs; accuracy in percent, mean over networks, by the share of weights set to zero.\n",
+        f"| space | pruned | {' | '.join(f'{100 * ratio:.0f} %' for ratio in ratios)} |",
+        "|---" * (len(ratios) + 2) + "|",
+    ]
+    for space in dict.fromkeys(row["space"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["space"] == space]
+        for role in ("attention", "mlp"):
+            means = [sum(row[role][at] for row in rows) / len(rows) for at in range(len(ratios))]
+            lines.append(f"| {space} ({len(rows)}) | {role} | {' | '.join(f'{mean:.1f}' for mean in means)} |")
+    return lines
+
+
 def rendered() -> str:
-    found = json.loads(RESULTS.read_text())
+    found = json.loads((RESULTS / "vitbench101.json").read_text())
     about = f"{found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}"
     lines = [f"\n{about}; seed 0, a batch of 8 noise images.\n"]
     for space, title in (("autoformer", "AutoFormer-like networks"), ("pit", "PiT networks")):
@@ -78,6 +115,8 @@ def rendered() -> str:
         lines += [f"\n![Kendall's tau](figures/taus-{space}.svg)", f"\n![Scores](figures/scores-{space}.png)"]
         lines += [f"\n![Between proxies](figures/agreement-{space}.svg)\n"]
     lines += ["### Beside the paper\n", *beside_the_paper(found)]
+    lines += ["\n### Over seeds (TF-TAS, Table 6)\n", *over_seeds()]
+    lines += ["\n### Pruning (TF-TAS, Figure 2)\n", *pruned()]
     text = "\n".join(lines) + "\n"
     return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
 

@@ -1,63 +1,63 @@
 """TF-TAS Figure 2b and 2c: how much accuracy do trained networks lose when attention or MLP weights are pruned?
 
-    python experiments/pruning_sensitivity.py [--networks 5] [--epochs 40] [--commit HASH]
+    python experiments/pruning_sensitivity.py [--networks 5] [--epochs 40] [--commit HASH]    # minutes on two cores
 
-Five networks of `autoformer-micro` and five of `pit`, trained on scikit-learn's digits (32 px), then the smallest
-weights of all attention matrices, or of all MLP matrices, are set to zero. The paper prunes networks trained on
-ImageNet; this is the same question on what a laptop can train, so the curves are not comparable number by number.
+Five networks of `autoformer-micro` and five of `pit`, trained on scikit-learn's digits (32 px) by `vitsearch train`'s
+recipe `quick`, then the smallest weights of all attention matrices, or of all MLP matrices, are set to zero, and the
+validation part is classified (the test part has nothing to choose here, and stays shut). The paper prunes networks
+trained on ImageNet and reads off its figure that both react, attention more; this is the same question on what a laptop
+can train, so the curves are not comparable number by number.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
 
+import timm
 import torch
-import torch.nn.functional as F
 from common import circumstances, write
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
+from torch import nn
 
+import vitsearch.models  # noqa: F401  registers our networks with timm
+from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
-from vitsearch.models import build
+from vitsearch.data import Batch, evaluation_batches, open_training_data
 from vitsearch.proxies.base import linear_roles
 from vitsearch.spaces import SPACES, cost_of, sample
+from vitsearch.training.distributed import World
+from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.recipe import RECIPES, change
+from vitsearch.training.run import Machine, train_network
+from vitsearch.training.trainer import evaluate
 
 GEOMETRY = Geometry(image_size=32, classes=10)
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+CPU = torch.device("cpu")
 
 
-def digits() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and test images, standardised with the training part's mean and deviation."""
-    found = load_digits()
-    images = F.interpolate(torch.from_numpy(found.images).float()[:, None], size=(32, 32), mode="bilinear")
-    labels = torch.from_numpy(found.target).long()
-    train, test = train_test_split(torch.arange(len(labels)), test_size=0.3, random_state=0, stratify=labels)
-    images = ((images - images[train].mean()) / images[train].std()).repeat(1, 3, 1, 1)
-    return images[train], labels[train], images[test], labels[test]
+def validation() -> Iterable[Batch]:
+    data = open_training_data("digits")
+    return evaluation_batches(data.part("validation"), dataset=data, geometry=GEOMETRY, batch_size=270, device=CPU)
 
 
-def train(network: nn.Module, images: Tensor, labels: Tensor, epochs: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=epochs * (len(labels) // 64))
-    network.train()
-    for _ in range(epochs):
-        for batch in torch.randperm(len(labels), generator=generator)[: len(labels) // 64 * 64].split(64):
-            optimizer.zero_grad()
-            F.cross_entropy(network(images[batch]), labels[batch]).backward()
-            optimizer.step()
-            schedule.step()
-    network.eval()
+def trained(settings: Settings, epochs: int, seed: int) -> nn.Module:
+    recipe = change(RECIPES["quick"], {"epochs": str(epochs)})
+    plan = TrainingPlan(settings=settings, timm=None, geometry=GEOMETRY, data="digits", recipe=recipe, seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        train_network(plan, Path(folder) / "run", machine=Machine(device="cpu", save_every=10_000))
+        network: nn.Module = timm.create_model(f"local-dir:{folder}/run", pretrained=True).eval()
+    return network
+
+
+def accuracy(network: nn.Module, batches: Iterable[Batch]) -> float:
+    return evaluate(network, batches, World(device=CPU), "float32")["top1"]
 
 
 @torch.no_grad()
-def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    return 100 * float((network(images).argmax(1) == labels).float().mean())
-
-
-@torch.no_grad()
-def pruned_accuracy(network: nn.Module, role: str, ratio: float, images: Tensor, labels: Tensor) -> float:
+def pruned_accuracy(network: nn.Module, role: str, ratio: float, batches: Iterable[Batch]) -> float:
     """With the smallest `ratio` of the weights of every linear layer of this role at zero; then all as before."""
     modules = dict(network.named_modules())
     weights = [modules[name].weight for name, its_role, _ in linear_roles(network) if its_role == role]
@@ -65,7 +65,7 @@ def pruned_accuracy(network: nn.Module, role: str, ratio: float, images: Tensor,
     for weight in weights:
         smallest = weight.abs().flatten().argsort()[: int(ratio * weight.numel())]
         weight.view(-1)[smallest] = 0.0
-    found = accuracy(network, images, labels)
+    found = accuracy(network, batches)
     for weight, before in zip(weights, kept, strict=True):
         weight.copy_(before)
     return found
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--commit")
     options = parser.parse_args()
-    images, labels, test_images, test_labels = digits()
+    batches = validation()
     spaces = {
         "autoformer-micro": SPACES["autoformer-micro"].with_patch_size(4),
         "pit": SPACES["pit"].with_patch_size(8),
@@ -86,10 +86,9 @@ def main() -> None:
     limits = Limits(max_params=2_000_000)
     for space, over in spaces.items():
         for number, settings in enumerate(sample(over, options.networks, limits=limits, geometry=GEOMETRY)):
-            network = build(settings, GEOMETRY, seed=number)
-            train(network, images, labels, options.epochs, seed=number)
+            network = trained(settings, options.epochs, seed=number)
             curves = {
-                role: [pruned_accuracy(network, role, ratio, test_images, test_labels) for ratio in RATIOS]
+                role: [pruned_accuracy(network, role, ratio, batches) for ratio in RATIOS]
                 for role in ("attention", "mlp")
             }
             params = cost_of(settings, GEOMETRY).params
@@ -105,8 +104,9 @@ def main() -> None:
     for (space, role), value in lost.items():
         print(f"{space}: pruning {role} costs {value:.1f} points of accuracy, mean over ratios and networks")
     summary = [{"space": space, "role": role, "mean_loss": value} for (space, role), value in lost.items()]
-    about = circumstances(torch.device("cpu"), options.commit)
-    write("pruning_sensitivity.json", about | {"ratios": RATIOS, "rows": rows, "summary": summary})
+    about = circumstances(CPU, options.commit)
+    about |= {"data": "digits, validation part", "epochs": options.epochs, "ratios": RATIOS}
+    write("pruning_sensitivity.json", about | {"rows": rows, "summary": summary})
 
 
 if __name__ == "__main__":

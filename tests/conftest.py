@@ -19,6 +19,7 @@ from vitsearch.data import DATASETS
 from vitsearch.proxies import PROXIES
 from vitsearch.search import STRATEGIES
 from vitsearch.spaces import SPACES
+from vitsearch.training.recipe import RECIPES
 
 hypothesis.settings.register_profile("vitsearch", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("vitsearch")
@@ -46,9 +47,8 @@ class Ran(NamedTuple):
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """What a test registers is gone after it."""
-    kept = [
-        (registry, dict(registry._entries)) for registry in (SPACES, PROXIES, STRATEGIES, DATASETS) if len(registry)
-    ]
+    all_of_them = (SPACES, PROXIES, STRATEGIES, DATASETS, RECIPES)
+    kept = [(registry, dict(registry._entries)) for registry in all_of_them if len(registry)]
     plugins = dict(registry_module._loaded_plugins)
     yield
     for registry, entries in kept:

@@ -16,10 +16,13 @@ from hypothesis import strategies as st
 from vitsearch.architecture import Architecture
 from vitsearch.arguments import read_quantity
 from vitsearch.cli import main
+from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.records import parse_json, read_trials
 from vitsearch.spaces import SPACES, canonical, cost_of, decode, outside, sample
 from vitsearch.study import Study
+from vitsearch.training.plan import TrainingPlan, read_plan, write_plan
+from vitsearch.training.recipe import RECIPES, change
 
 numbers = st.one_of(st.integers(-5, 300), st.integers(), st.floats(), st.sampled_from([2**31, 2**63, 10**400, 1e308]))
 scalars = st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=5))
@@ -114,6 +117,38 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fuzz") / "study"
     run_search("autoformer-micro", out=out, trials=3, objective="params", device="cpu")
     return out
+
+
+@given(data=st.data())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_training_plans(tmp_path: Path, data: st.DataObject) -> None:
+    """A damaged plan of a training is one error, or a plan that can be written and read again."""
+    recipe = RECIPES[data.draw(st.sampled_from(["quick", "deit", "autoprox-teacher"]))]
+    plan = TrainingPlan(settings=MEMBERS[0], timm=None, geometry=Geometry(), data="digits", recipe=recipe)
+    whole = {"format": 1, "kind": "train", **plan.to_json(), "environments": [{"torch": "2"}]}
+    (tmp_path / "study.json").write_text(json.dumps(data.draw(damaged([whole]))))
+    try:
+        found, environments = read_plan(tmp_path)
+    except VitsearchError as error:
+        assert "\n" not in str(error) and str(tmp_path / "study.json") in str(error)
+    else:
+        write_plan(tmp_path, found, environments)
+        assert read_plan(tmp_path) == (found, environments)
+
+
+@given(
+    st.dictionaries(
+        st.one_of(st.sampled_from(sorted(RECIPES["quick"].to_json())), st.text(max_size=8)), st.text(max_size=8)
+    )
+)
+@settings(max_examples=200)
+def test_recipe_changes(changes: dict[str, str]) -> None:
+    try:
+        recipe = change(RECIPES["quick"], changes)
+    except VitsearchError as error:
+        assert "\n" not in str(error)
+    else:
+        assert type(recipe).from_json(json.loads(json.dumps(recipe.to_json(), allow_nan=False))) == recipe
 
 
 @given(data=st.data())

@@ -515,7 +515,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
-        return fail("interrupted; whatever was written is safe, and --resume continues a search", INTERRUPTED)
+        return fail("interrupted; whatever was written is safe, and --resume goes on from it", INTERRUPTED)
     except typer.Exit as done:
         return done.exit_code
     except BrokenPipeError:  # the reader of our output has left; there is nobody to tell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -20,13 +21,13 @@ from torch import Tensor
 
 from vitsearch.cost import Geometry
 from vitsearch.data import open_training_data
-from vitsearch.errors import BadStudy, TrainingFailed
+from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.tasks import Classification
 from vitsearch.training import trainer as trainer_module
 from vitsearch.training.checkpoint import read_checkpoint
 from vitsearch.training.plan import TrainingPlan, read_epochs
 from vitsearch.training.recipe import RECIPES, Recipe
-from vitsearch.training.run import Machine, train_network
+from vitsearch.training.run import Machine, digest_of, make_network, train_network
 
 SMALL = {
     "space": "autoformer-tiny",
@@ -162,6 +163,70 @@ def test_folders_that_are_not_this_training(tmp_path: Path) -> None:
     with pytest.raises(BadStudy, match="it has files and no study"):
         train_network(plan(), tmp_path / "other", machine=CPU, resume=True)
     assert sorted(file.name for file in (tmp_path / "other").iterdir()) == ["thesis.txt"]
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Stop):
+        train_network(plan(), tmp_path / "run", machine=CPU, progress=stop_at(4))
+    file = tmp_path / "run" / "checkpoint.safetensors"
+    before, names = file.read_bytes(), sorted(path.name for path in (tmp_path / "run").iterdir())
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(VitsearchError, match="No space left on device"):
+        train_network(plan(), tmp_path / "run", machine=CPU, resume=True)
+    assert file.read_bytes() == before and sorted(path.name for path in (tmp_path / "run").iterdir()) == names
+    monkeypatch.undo()
+    train_network(plan(), tmp_path / "run", machine=CPU, resume=True)
+    train_network(plan(), tmp_path / "whole", machine=CPU)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_lower_precision_trains_and_resumes(tmp_path: Path, precision: Any) -> None:
+    recipe = replace(RECIPE, precision=precision)
+    train_network(plan(recipe), tmp_path / "whole", machine=CPU)
+    with pytest.raises(Stop):
+        train_network(plan(recipe), tmp_path / "cut", machine=CPU, progress=stop_at(5))
+    train_network(plan(recipe), tmp_path / "cut", machine=CPU, resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def test_a_teacher_trained_by_the_same_command(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    options = ["--data", "digits", "--batch-size", "250", "--epochs", "2", "--device", "cpu", "--json"]
+    teacher = cli("train", "--timm", "test_resnet", *options, "--image-size", "32", "--out", tmp_path / "teacher")
+    assert teacher.code == 0, teacher.err
+    student = ["train", "--timm", "test_vit", *options, "--save-every", "3"]
+    alone = cli(*student, "--out", tmp_path / "alone").json()
+    guided = cli(*student, "--distill", tmp_path / "teacher", "--out", tmp_path / "guided").json()
+    assert guided["last_epoch"]["loss"] > alone["last_epoch"]["loss"], "the guidance is part of the loss"
+    read = read_checkpoint(tmp_path / "guided" / "checkpoint.safetensors")[0]
+    assert any(name.startswith("task.projections.") for name in read)
+    assert any(name.startswith("optimizer.task.projections.") for name in read)
+    assert cli(*student, "--distill", tmp_path / "nobody", "--out", tmp_path / "none").error()
+    assert not (tmp_path / "none").exists()
+
+
+def test_from_weights_to_another_size_and_class_count(tmp_path: Path, cli: Callable[..., Any], arch: str) -> None:
+    """No step is taken that could hide a fault: the loaded network is compared before it is trained."""
+    first = plan(settings=SMALL, timm=None)
+    short = replace(RECIPE, epochs=1, batch_size=1250)
+    train_network(replace(first, recipe=short), tmp_path / "run", machine=CPU)
+    tuned = replace(
+        first,
+        start=str(tmp_path / "run"),
+        start_digest=digest_of(str(tmp_path / "run")),
+        geometry=Geometry(image_size=48, classes=10),
+    )
+    before, after = make_network(first).state_dict(), make_network(tuned).state_dict()
+    trained = weights(tmp_path / "run")
+    assert torch.equal(after["head.weight"], trained["head.weight"])
+    assert after["pos_embed"].shape[1] > before["pos_embed"].shape[1]
+    with pytest.raises(BadStudy, match="its content has changed"):
+        train_network(replace(tuned, start_digest="0" * 64), tmp_path / "other", machine=CPU)
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_broken_checkpoint_is_one_error(tmp_path: Path) -> None:

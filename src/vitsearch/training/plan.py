@@ -82,14 +82,15 @@ def write_plan(folder: Path, plan: TrainingPlan, environments: list[dict[str, An
     write_atomically(folder / STUDY, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 
+def refuse_existing(folder: Path, resume: bool) -> None:
+    if os.path.lexists(folder) and not resume:
+        raise BadStudy(f"`out` must not exist yet, but got {str(folder)!r}; give --resume to go on with what is in it")
+
+
 def enter_folder(folder: Path, plan: TrainingPlan, environment: dict[str, Any], resume: bool, allow: bool) -> None:
     """A new folder with its plan, or one that holds this very plan."""
-    if not os.path.lexists(folder):
-        folder.mkdir(parents=True)
-    elif not resume:
-        raise BadStudy(
-            f"`out` must not exist yet, but got {str(folder)!r}; give --resume to continue the training in it"
-        )
+    refuse_existing(folder, resume)
+    folder.mkdir(parents=True, exist_ok=True)
     if not (folder / STUDY).exists():
         others = [file.name for file in folder.iterdir() if not file.name.startswith((f".{STUDY}.", EPOCHS))]
         if others:

@@ -25,6 +25,7 @@ from vitsearch.data import (
     Dataset,
     Images,
     JoinedImages,
+    Loader,
     Split,
     evaluation_batches,
     open_training_data,
@@ -38,7 +39,16 @@ from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
 from vitsearch.tasks import Classification, Task
 from vitsearch.training.distributed import World, join_world
-from vitsearch.training.plan import CHECKPOINT, EPOCHS, RESULT, EpochLog, TrainingPlan, enter_folder, read_epochs
+from vitsearch.training.plan import (
+    CHECKPOINT,
+    EPOCHS,
+    RESULT,
+    EpochLog,
+    TrainingPlan,
+    enter_folder,
+    read_epochs,
+    refuse_existing,
+)
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
 from vitsearch.training.trainer import Progress, Trainer, evaluate
 from vitsearch.training.transfer import fit_weights, load_weights
@@ -82,11 +92,13 @@ def train_network(
 ) -> Trained:
     """Train, or go on training, and look at the test part once, at the end."""
     how, folder = machine or Machine(), Path(out)
+    refuse_existing(folder, resume)
     with join_world(how.device) as world, borrowed_generators(world.device):
         dataset = open_training_data(plan.data)
         check_plan(plan, dataset)
         network = make_network(plan).to(world.device)
         task = make_task(plan, network, world.device)
+        loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
         environment = describe_environment(world.device) | {"processes": world.size, "compiled": _compiled(how, world)}
         if world.writes:
             enter_folder(folder, plan, environment, resume, allow_changed)
@@ -95,7 +107,7 @@ def train_network(
             return read_training(folder)
         journal = EpochLog(folder / EPOCHS) if world.writes else None
         try:
-            trainer = make_trainer(plan, dataset, network, task, world, how, folder, journal, progress)
+            trainer = make_trainer(plan, dataset, network, task, loader, world, how, folder, journal, progress)
             return _train(trainer, plan, dataset, world, how, folder)
         finally:
             if journal is not None:
@@ -178,21 +190,11 @@ def make_task(plan: TrainingPlan, network: nn.Module, device: torch.device) -> T
     return plan.distillation.build(task, network, plan.geometry, device).to(device)
 
 
-def make_trainer(
-    plan: TrainingPlan,
-    dataset: Dataset,
-    network: nn.Module,
-    task: Task,
-    world: World,
-    how: Machine,
-    folder: Path,
-    journal: EpochLog | None,
-    progress: Progress | None,
-) -> Trainer:
+def make_loader(plan: TrainingPlan, dataset: Dataset, world: World, how: Machine) -> Loader:
     images: Images = dataset.part("train")
     if plan.parts == "train+validation":
         images = JoinedImages([images, dataset.part("validation")])
-    loader = train_loader(
+    return train_loader(
         images,
         dataset=dataset,
         geometry=plan.geometry,
@@ -205,6 +207,20 @@ def make_trainer(
         resident=how.resident,
         workers=how.workers,
     )
+
+
+def make_trainer(
+    plan: TrainingPlan,
+    dataset: Dataset,
+    network: nn.Module,
+    task: Task,
+    loader: Loader,
+    world: World,
+    how: Machine,
+    folder: Path,
+    journal: EpochLog | None,
+    progress: Progress | None,
+) -> Trainer:
     return Trainer(
         network,
         task,

@@ -119,6 +119,8 @@ class Trainer:
         if self.checkpoint.exists():
             self.restore()
         else:
+            if self.journal is not None:
+                self.journal.cut(0)
             self.save()
         while self.position.step < self.total:
             try:

@@ -61,10 +61,10 @@ def beside_the_paper(found: dict[str, Any]) -> list[str]:
 def over_seeds() -> list[str]:
     """Kendall's tau with four seeds of weights and images, beside the paper's four."""
     found = json.loads((RESULTS / "seed_spread-cifar100_kd.json").read_text())
-    networks = found["rows"][0]["networks"]
+    where = f"{found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}"
+    seeds = ", ".join(map(str, found["seeds"]))
     lines = [
-        f"{found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}: {networks} networks, CIFAR-100 "
-        "distilled; tau x 100 with seeds " + ", ".join(map(str, found["seeds"])) + ".\n",
+        f"{where}: {found['rows'][0]['networks']} networks, CIFAR-100 distilled; tau x 100 with seeds {seeds}.\n",
         "| proxy | here | deviation | paper |",
         "|---|---|---|---|",
     ]

@@ -111,18 +111,10 @@ class VisionNetwork(nn.Module):
         return nn.Parameter(torch.empty(1, math.prod(self.grid_size) + extra, width))
 
     def _embed(self, x: Tensor) -> Tensor:
-        """Class token and position; `position` says which tokens the table covers."""
-        table = self.pos_embed
-        if table is not None and table.shape[1] == x.shape[1]:
-            x, table = x + table, None
-        if self.cls_token is not None:
-            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1)
-        return x if table is None else x + table
+        return embed(x, self.cls_token, self.pos_embed)
 
     def _check_input(self, x: Tensor) -> None:
-        expected = (self.in_chans, self.image_size, self.image_size)
-        if tuple(x.shape[1:]) != expected:
-            raise ValueError(f"input must be [batch, {', '.join(map(str, expected))}], but got {list(x.shape)}")
+        check_input(x, self.in_chans, self.image_size)
 
     def _trace(self, x: Tensor) -> Tensor:
         self._check_input(x)
@@ -145,11 +137,7 @@ class VisionNetwork(nn.Module):
         return cast(Tensor, self.norm(self._trace(x)))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        if self.global_pool == "avg":
-            x = x[:, self.num_prefix_tokens :].mean(1)
-        elif self.global_pool == "token":
-            x = x[:, 0]
-        x = self.head_drop(x)
+        x = self.head_drop(pool(x, self.global_pool, self.num_prefix_tokens))
         return x if pre_logits else cast(Tensor, self.head(x))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -234,8 +222,7 @@ class VisionNetwork(nn.Module):
 
     def no_weight_decay(self) -> set[str]:
         """Tokens and tables: position, class token, relative position."""
-        tables = ("pos_embed", "cls_token", "relative.", "relative_position_bias_table")
-        return {name for name, _ in self.named_parameters() if any(part in name for part in tables)}
+        return tokens_and_tables(self)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return {
@@ -256,6 +243,40 @@ class VisionNetwork(nn.Module):
         return self
 
 
+def embed(x: Tensor, class_token: Tensor | None, table: Tensor | None) -> Tensor:
+    """Patches [B, N, C] with class token and position; the table's length says which tokens it covers."""
+    if table is not None and table.shape[1] == x.shape[1]:
+        x, table = x + table, None
+    if class_token is not None:
+        x = torch.cat([class_token.expand(x.shape[0], -1, -1), x], 1)
+    return x if table is None else x + table
+
+
+def pool(x: Tensor, how: str, prefix_tokens: int) -> Tensor:
+    """What the classifier reads of the tokens [B, S, C]."""
+    if how == "avg":
+        return x[:, prefix_tokens:].mean(1)
+    return x[:, 0] if how == "token" else x
+
+
+def check_input(x: Tensor, channels: int, image_size: int) -> None:
+    expected = (channels, image_size, image_size)
+    if tuple(x.shape[1:]) != expected:
+        raise ValueError(f"input must be [batch, {', '.join(map(str, expected))}], but got {list(x.shape)}")
+
+
+def drop_path_rates(architecture: Architecture, largest: float) -> list[float]:
+    """Stochastic depth grows linearly over the blocks of all stages, absent ones too."""
+    total = sum(len(stage.blocks) for stage in architecture.stages)
+    rates: list[float] = torch.linspace(0, largest, max(total, 1), device="cpu").tolist()
+    return rates
+
+
+def tokens_and_tables(network: nn.Module) -> set[str]:
+    tables = ("pos_embed", "cls_token", "relative.", "relative_position_bias_table")
+    return {name for name, _ in network.named_parameters() if any(part in name for part in tables)}
+
+
 def _square(img_size: int | tuple[int, int]) -> int:
     sides = {img_size} if isinstance(img_size, int) else set(img_size)
     if len(sides) != 1:
@@ -264,9 +285,8 @@ def _square(img_size: int | tuple[int, int]) -> int:
 
 
 def _stages(architecture: Architecture, image_size: int, channels: int, drop_path_rate: float) -> list[NetworkStage]:
-    """The one loop that looks every kind of entry and block up. Stochastic depth grows linearly over the blocks."""
-    total = sum(len(stage.blocks) for stage in architecture.stages)
-    rates = iter(torch.linspace(0, drop_path_rate, max(total, 1), device="cpu").tolist())
+    """The one loop that looks every kind of entry and block up."""
+    rates = iter(drop_path_rates(architecture, drop_path_rate))
     stages, before, before_side = [], channels, image_size
     for stage, side in zip(architecture.stages, architecture.sides(image_size), strict=True):
         entry = ENTRY_BUILDERS[type(stage.entry)](

@@ -101,11 +101,14 @@ class WeightBank:
         if name not in self._whole:
             whole = self._shapes[name]
             self._whole[name] = initial_values(name, whole, fan_in(name, self._shapes), self.scheme, self.seed)
-        return cut(name, self._whole[name], shape)
+        return cut(name, self._whole[name], shape).contiguous()
 
 
 def cut(name: str, whole: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The part of a supernet's tensor that a network of this shape has."""
+    """The part of a supernet's tensor that a network of this shape has: a view, but for q, k and v."""
+    for axis, size in enumerate(shape):
+        if whole.shape[axis] != size:
+            whole = whole.narrow(axis, 0, size)
     if ".qkv." in name:
-        whole = torch.cat([whole[: shape[0]][turn::3] for turn in range(3)])
-    return whole[tuple(slice(size) for size in shape)].contiguous()
+        whole = whole.reshape(-1, 3, *shape[1:]).transpose(0, 1).flatten(0, 1)  # their rows take turns
+    return whole

@@ -1,0 +1,234 @@
+"""AutoFormer's weight-entangled supernet: one set of weights, and every network of a space is a part of it.
+
+supernet = Supernet(space, geometry, seed=0)
+logits = supernet(images, space.decode(settings))      # equals supernet.extract(space.decode(settings))(images)
+
+The parameters are those of the largest network, under its names. A network has the first rows and columns of every
+tensor and the first blocks of every stage. In `qkv`, weight and bias, the rows of q, k and v take turns (row 3 i + t is
+row i of q, k, v for t = 0, 1, 2), so that fewer heads are the first ones of each; that is the one place where the state
+dict is laid out unlike the largest network's, whose `qkv` is `slices(envelope)`.
+
+What a step moves: the gradient is zero outside the part that took part, and None for tensors of which no part did. With
+gradients set to None after each step (torch's default) an optimizer leaves those tensors alone; inside a tensor that
+took part, momentum and weight decay move the rest too. `zero_grad(set_to_none=False)` is what the published code had:
+then blocks that were not sampled go on decaying and moving.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+import torch.nn.functional as F
+from timm.layers import drop_path
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from vitsearch.architecture import Absent, Architecture, Block, Entry, Stage, WindowAttention
+from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.models.vit import (
+    BLOCK_BUILDERS,
+    ENTRY_BUILDERS,
+    NetworkStage,
+    VisionNetwork,
+    build,
+    check_input,
+    drop_path_rates,
+    embed,
+    pool,
+    tokens_and_tables,
+)
+from vitsearch.models.weights import cut
+from vitsearch.spaces import Space
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+class KeptPath(nn.Module):
+    """Stochastic depth whose draw the caller brings: per image 0, or 1 / (1 - rate)."""
+
+    factor: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.empty(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor.to(x.dtype)
+
+
+class Skeleton:
+    """A layer of one shape without weights: each call brings those of the supernet's layer, and cuts them.
+
+    A call depends on nothing but its tensors, so that it can be compiled once and used at every depth.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer = layer
+        self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
+        self.apply: Callable[..., Tensor] = self._apply
+
+    def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: cut(name, whole[name], shape) for name, shape in self.shapes.items()}
+
+    def __call__(self, source: nn.Module, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
+        return self.apply(dict(source.named_parameters()), dict(source.named_buffers()), x, factors)
+
+    def _apply(
+        self, whole: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor, factors: Sequence[Tensor]
+    ) -> Tensor:
+        kept = {f"drop_path{number}.factor": factor for number, factor in enumerate(factors, 1)}
+        return cast(Tensor, functional_call(self.layer, self.slices(whole) | constants | kept, (x,), tie_weights=False))
+
+
+class Supernet(nn.Module):
+    """The weights of all networks of a space. `drop_path_rate` grows over the blocks of the largest network."""
+
+    def __init__(
+        self, space: Space, geometry: Geometry = IMAGENET, *, seed: int | None = None, drop_path_rate: float = 0.0
+    ) -> None:
+        super().__init__()
+        if not 0 <= drop_path_rate < 1:
+            raise VitsearchError(f"`drop_path_rate` must be in [0, 1), but got {drop_path_rate}")
+        largest = build(space.envelope(), geometry, seed=seed).train()
+        self.space, self.geometry, self.envelope = space, geometry, largest.architecture
+        self.drop_path_rate = drop_path_rate
+        self.cls_token, self.pos_embed = largest.cls_token, largest.pos_embed
+        self.stages = largest.stages
+        self.norm, self.head = cast(nn.LayerNorm, largest.norm), cast(nn.Linear, largest.head)
+        self._pool = largest.global_pool
+        rates = iter(drop_path_rates(self.envelope, drop_path_rate))
+        self._rates = [[next(rates) for _ in stage.blocks] for stage in self.envelope.stages]
+        self._skeletons: dict[tuple[Any, ...], Skeleton] = {}
+
+    def forward(self, x: Tensor, architecture: Architecture) -> Tensor:
+        """Logits of this network of the supernet."""
+        self.check(architecture)
+        check_input(x, self.geometry.channels, self.geometry.image_size)
+        frame = self._frame(architecture)
+        parts = self._parts(architecture)
+        for index, (source, (entry, blocks), rates) in enumerate(zip(self._stages(), parts, self._rates, strict=True)):
+            x = entry(source.entry, x)
+            x = x if index else embed(x, frame.get("cls_token"), frame.get("pos_embed"))
+            for own, block, rate in zip(source.blocks, blocks, rates, strict=False):
+                x = x if block is None else block(own, x, self._factors(x, rate))
+        width = architecture.stages[-1].width
+        x = F.layer_norm(x, (width,), frame["norm.weight"], frame["norm.bias"], architecture.norm_eps)
+        return F.linear(pool(x, self._pool, int(architecture.class_token)), frame["head.weight"], frame["head.bias"])
+
+    def slices(self, architecture: Architecture) -> dict[str, Tensor]:
+        """The weights of one network by its own names: views with gradient, copies of q, k and v."""
+        self.check(architecture)
+        found = self._frame(architecture)
+        for index, (source, (entry, blocks)) in enumerate(zip(self._stages(), self._parts(architecture), strict=True)):
+            used = [("entry", source.entry, entry)]
+            used += [(f"blocks.{n}", source.blocks[n], block) for n, block in enumerate(blocks) if block is not None]
+            for place, layer, part in used:
+                tensors = part.slices(dict(layer.named_parameters()))
+                found |= {f"stages.{index}.{place}.{name}": tensor for name, tensor in tensors.items()}
+        return found
+
+    @torch.no_grad()
+    def extract(self, architecture: Architecture) -> VisionNetwork:
+        """One network with weights of its own, in evaluation mode."""
+        network = build(architecture, self.geometry, draw_weights=False)
+        network.to(self.head.weight.device, self.head.weight.dtype)
+        network.load_state_dict(self.slices(architecture))
+        return network
+
+    def no_weight_decay(self) -> set[str]:
+        """Tokens and tables: position, class token, relative position."""
+        return tokens_and_tables(self)
+
+    def check(self, architecture: Architecture) -> None:
+        if reason := why_outside(architecture, self.envelope):
+            raise BadSettings(f"`architecture` must be a part of the supernet of {self.space.name}, but {reason}")
+
+    def _stages(self) -> list[NetworkStage]:
+        return cast(list[NetworkStage], list(self.stages))
+
+    def _frame(self, architecture: Architecture) -> dict[str, Tensor]:
+        """All but entries and blocks."""
+        first, last = architecture.stages[0].width, architecture.stages[-1].width
+        tensors = {"cls_token": self.cls_token, "pos_embed": self.pos_embed}
+        found = {name: whole[..., :first] for name, whole in tensors.items() if whole is not None}
+        found |= {"norm.weight": self.norm.weight[:last], "norm.bias": self.norm.bias[:last]}
+        return found | {"head.weight": self.head.weight[:, :last], "head.bias": self.head.bias}
+
+    def _parts(self, architecture: Architecture) -> list[tuple[Skeleton, list[Skeleton | None]]]:
+        """For each stage its entry and its blocks; None where a block is absent."""
+        parts: list[tuple[Skeleton, list[Skeleton | None]]] = []
+        before, before_side = self.geometry.channels, self.geometry.image_size
+        eps, token = architecture.norm_eps, architecture.class_token
+        drops = self.training and self.drop_path_rate > 0
+        for stage, side in zip(architecture.stages, architecture.sides(self.geometry.image_size), strict=True):
+            entry = self._skeleton(stage.entry, False, before, stage.width, before_side, eps, token)
+            blocks = [
+                None if isinstance(block, Absent) else self._skeleton(block, drops, stage.width, side, eps, 0.0)
+                for block in stage.blocks
+            ]
+            parts.append((entry, blocks))
+            before, before_side = stage.width, side
+        return parts
+
+    def _skeleton(self, kind: Block | Entry, drops: bool, *arguments: Any) -> Skeleton:
+        key = (kind, drops, *arguments)
+        if key not in self._skeletons:
+            with torch.device("meta"):
+                layer = (BLOCK_BUILDERS | ENTRY_BUILDERS)[type(kind)](kind, *arguments)
+                for name in ("drop_path1", "drop_path2") if drops else ():
+                    setattr(layer, name, KeptPath())
+            self._skeletons[key] = Skeleton(layer)
+        return self._skeletons[key]
+
+    def _factors(self, x: Tensor, rate: float) -> list[Tensor]:
+        """For each branch of a block what it is multiplied by, [B, 1, 1]: drawn as timm draws it."""
+        if not self.training or not self.drop_path_rate:
+            return []
+        return [drop_path(x.new_ones(len(x), 1, 1), rate, training=True) for _ in range(2)]
+
+
+def why_outside(architecture: Architecture, envelope: Architecture) -> str | None:
+    """None for a part of the supernet with this envelope; otherwise the first reason why it is not."""
+    for field in dataclasses.fields(Architecture):
+        own, theirs = getattr(architecture, field.name), getattr(envelope, field.name)
+        if field.name != "stages" and own != theirs:
+            return f"its `{field.name}` is {own}, and the supernet's is {theirs}"
+    if len(architecture.stages) != len(envelope.stages):
+        return f"it has {len(architecture.stages)} stages, and the supernet has {len(envelope.stages)}"
+    for index, (stage, most) in enumerate(zip(architecture.stages, envelope.stages, strict=True)):
+        if reason := _why_outside_stage(stage, most):
+            return f"in stage {index} {reason}"
+    return None
+
+
+def _why_outside_stage(stage: Stage, most: Stage) -> str | None:
+    if stage.entry != most.entry:
+        return f"it begins with {stage.entry}, and the supernet with {most.entry}"
+    if stage.width > most.width:
+        return f"it is {stage.width} wide, and the supernet {most.width}"
+    if len(stage.blocks) > len(most.blocks):
+        return f"it has {len(stage.blocks)} blocks, and the supernet {len(most.blocks)}"
+    for number, (block, largest) in enumerate(zip(stage.blocks, most.blocks, strict=False)):
+        if not isinstance(block, Absent) and not _fits(block, largest):
+            return f"block {number} is {block}, and the supernet has {largest}"
+    return None
+
+
+def _fits(block: Block, largest: Block) -> bool:
+    """Fewer heads and hidden units are a part; another window or another reach of the relative position is not."""
+    if isinstance(block, Absent) or isinstance(largest, Absent) or type(block) is not type(largest):
+        return False
+    if block.hidden > largest.hidden or block.heads * block.head_dim > largest.heads * largest.head_dim:
+        return False
+    if isinstance(block, WindowAttention):
+        assert isinstance(largest, WindowAttention)
+        same = (block.window, block.shifted) == (largest.window, largest.shifted)
+        return same and block.heads <= largest.heads
+    assert not isinstance(largest, WindowAttention)
+    if block.relative_distance != largest.relative_distance:
+        return False
+    return not block.relative_distance or block.head_dim <= largest.head_dim

@@ -342,7 +342,8 @@ def _evaluate(
 
 
 def _check_same(study: Study, written: Sequence[Trial], proposals: Sequence[Settings]) -> None:
-    for trial, settings in zip(written, proposals or [None], strict=False):  # no proposal: nothing may be written
+    expected: Sequence[Settings | None] = proposals or [None]  # where nothing is proposed, nothing may be written
+    for trial, settings in zip(written, expected, strict=False):
         if trial.settings != settings:
             raise BadStudy(
                 f"{study.path / 'trials.jsonl'} line {trial.number + 1} is not the trial this study proposes there"

@@ -14,10 +14,12 @@ import hypothesis
 import pytest
 
 from vitsearch import registry as registry_module
+from vitsearch.architecture import Settings
 from vitsearch.cli import main
 from vitsearch.data import DATASETS
 from vitsearch.proxies import PROXIES
-from vitsearch.search import STRATEGIES
+from vitsearch.records import Trial
+from vitsearch.search import STRATEGIES, Domain, History, parse_strategy
 from vitsearch.spaces import SPACES
 from vitsearch.training.recipe import RECIPES
 
@@ -84,3 +86,33 @@ def published(datasets: Path) -> list[dict[str, Any]]:
     """Published networks with their exact costs."""
     found: list[dict[str, Any]] = json.loads((datasets / "published.json").read_text())
     return found
+
+
+@pytest.fixture
+def imagine() -> Callable[..., list[Trial]]:
+    """Run a strategy as a study does, with a function in place of networks; a trial fails where it gives None."""
+
+    def run(
+        strategy: str,
+        domain: Domain,
+        measure: Callable[[Settings], dict[str, float] | None],
+        *,
+        trials: int,
+        chunk: int = 16,
+        seed: int = 0,
+    ) -> list[Trial]:
+        found: list[Trial] = []
+        while len(found) < trials:
+            count = min(chunk - len(found) % chunk, trials - len(found))
+            proposals = parse_strategy(strategy).ask(domain, History(tuple(found), len(found)), seed, count)
+            assert len(proposals) <= count
+            if not proposals:
+                break
+            for settings in proposals:
+                measured = measure(settings)
+                error = "no value" if measured is None else None
+                trial = Trial(number=len(found), settings=settings, measured=measured or {}, error=error, seconds=0.0)
+                found.append(trial)
+        return found
+
+    return run

@@ -1,18 +1,22 @@
-"""Whatever is registered keeps its contract: a new space, proxy or block kind is tested by being there."""
+"""Whatever is registered keeps its contract: a new space, proxy, strategy or block kind is tested by being there."""
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from vitsearch import architecture, cost
-from vitsearch.cost import Geometry
+from vitsearch.cost import Geometry, Limits
 from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.models import build, vit
 from vitsearch.proxies import PROXIES
-from vitsearch.spaces import SPACES, cost_of, decode
+from vitsearch.records import Objective, Trial
+from vitsearch.search import STRATEGIES, Domain
+from vitsearch.spaces import SPACES, cost_of, decode, sample
 
 GEOMETRY = Geometry(image_size=32, classes=10)
 
@@ -37,6 +41,26 @@ def test_every_proxy_on_every_space(space: str) -> None:
     assert set(found.scores) | set(found.errors) == set(PROXIES)
     assert all(math.isfinite(value) for value in found.scores.values())
     assert set(found.errors) == {"zen"} and "is not defined for" in found.errors["zen"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("space", SPACES)
+def test_every_strategy_on_every_space(imagine: Callable[..., list[Trial]], space: str, strategy: str) -> None:
+    """Allowed, nothing twice, the same in any chunks, and no more than there are."""
+    objectives = Objective(name="macs", direction="max"), Objective(name="params", direction="min")
+    middle = cost_of(sample(space, seed=1, geometry=GEOMETRY)[0], GEOMETRY).params
+    domain = Domain(space=SPACES[space], limits=Limits(max_params=middle), geometry=GEOMETRY, objectives=objectives)
+
+    def measure(settings: architecture.Settings) -> dict[str, float] | None:
+        found = cost_of(settings, GEOMETRY)
+        return {"params": found.params, "macs": found.macs} if found.params % 3 else None
+
+    trials = imagine(strategy, domain, measure, trials=110, chunk=64)
+    found = [trial.settings for trial in trials]
+    assert len(found) == min(110, domain.region.size)
+    assert all(domain.allows(settings) for settings in found)
+    assert len({json.dumps(settings) for settings in found}) == len(found)
+    assert found == [trial.settings for trial in imagine(strategy, domain, measure, trials=110, chunk=37)]
 
 
 TIMM = ["vit_tiny_patch16_224", "deit3_small_patch16_224", "xcit_nano_12_p16_224", "resnet10t", "mobilenetv3_small_050"]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from vitsearch.cost import Geometry, Limits
+from vitsearch.records import Objective, Trial
 from vitsearch.search import STRATEGIES, Domain, History
-from vitsearch.spaces import SPACES, decode, sample
+from vitsearch.spaces import SPACES, cost_of, decode, sample
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -30,7 +31,21 @@ def outcome() -> dict[str, Any]:
         for strategy in STRATEGIES:
             domain = Domain(space=SPACES[space], limits=Limits())
             found[space][strategy] = digest(list(STRATEGIES[strategy].ask(domain, History([], 0), 0, 10)))
+            found[space][f"{strategy}, three generations"] = digest(three_generations(space, strategy))
     return found
+
+
+def three_generations(space: str, strategy: str) -> list[Any]:
+    """130 trials: more parameters are better, fewer MACs are."""
+    objectives = Objective(name="params", direction="max"), Objective(name="macs", direction="min")
+    domain = Domain(space=SPACES[space], limits=Limits(), objectives=objectives)
+    trials: list[Trial] = []
+    while len(trials) < 130:
+        for settings in STRATEGIES[strategy].ask(domain, History(tuple(trials), len(trials)), 0, 130 - len(trials)):
+            cost = cost_of(settings)
+            measured = {"params": cost.params, "macs": cost.macs}
+            trials.append(Trial(number=len(trials), settings=settings, measured=measured, seconds=0.0))
+    return [trial.settings for trial in trials]
 
 
 def digest(value: object) -> str:

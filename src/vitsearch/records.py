@@ -1,4 +1,4 @@
-"""What a study writes down: trials, one JSON object a line, append-only; and strict JSON in general."""
+"""What a study writes down: trials, one JSON object a line, append-only; objectives; strict JSON in general."""
 
 from __future__ import annotations
 
@@ -55,6 +55,23 @@ class Trial:
         if not isinstance(data["error"], (str, type(None))) or not _is_number(data["seconds"]):
             raise ValueError("`error` must be a text or null and `seconds` a number")
         return cls(number=number, settings=settings, measured=measured, error=data["error"], seconds=data["seconds"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """A measured name and whether more of it is better."""
+
+    name: str
+    direction: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or self.direction not in ("min", "max"):
+            raise VitsearchError(f"an objective must have a name and a direction min or max, but got {brief(self)}")
+
+    def gain(self, trial: Trial) -> float:
+        """The measured value, negated where less is better."""
+        value = trial.measured[self.name]
+        return value if self.direction == "max" else -value
 
 
 def _is_number(value: object) -> bool:

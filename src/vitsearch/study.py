@@ -24,8 +24,8 @@ from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import ProxyEvaluator, Score
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
-from vitsearch.records import Journal, Trial, new_folder, parse_json, read_trials, write_atomically
-from vitsearch.search import STRATEGIES, Domain, History
+from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
+from vitsearch.search import Domain, History, TriedIndex, parse_strategy
 from vitsearch.spaces import SPACES, Space
 
 FORMAT = 1
@@ -33,29 +33,12 @@ CHUNK_ON_CPU, CHUNK_ON_GPU = 16, 2048
 log = logging.getLogger("vitsearch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
-    """A measured name and whether more of it is better."""
-
-    name: str
-    direction: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or self.direction not in ("min", "max"):
-            raise VitsearchError(f"an objective must have a name and a direction min or max, but got {brief(self)}")
-
-    @classmethod
-    def parse(cls, text: str) -> Objective:
-        """`dss`, or `min:params` to overrule the direction that the proxy declares."""
-        prefix, _, rest = text.partition(":")
-        direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
-        proxy, _ = parse_proxy(name)
-        return cls(name=name, direction=direction or proxy.direction)
-
-    def gain(self, trial: Trial) -> float:
-        """The measured value, negated where less is better."""
-        value = trial.measured[self.name]
-        return value if self.direction == "max" else -value
+def parse_objective(text: str) -> Objective:
+    """`dss`, or `min:params` to overrule the direction that the proxy declares."""
+    prefix, _, rest = text.partition(":")
+    direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
+    proxy, _ = parse_proxy(name)
+    return Objective(name=name, direction=direction or proxy.direction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +72,7 @@ class Plan:
     def domain(self) -> Domain:
         fixed: dict[str, Any] = self.fixed
         space = dataclasses.replace(SPACES[self.space], **fixed)
-        return Domain(space=space, limits=self.limits, geometry=self.geometry)
+        return Domain(space=space, limits=self.limits, geometry=self.geometry, objectives=self.objectives)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self) | {"limits": self.limits.bounds()}
@@ -230,7 +213,7 @@ def run_search(
         space=found.name,
         fixed=found.fixed(),
         strategy=strategy,
-        objectives=tuple(Objective.parse(name) for name in names),
+        objectives=tuple(parse_objective(name) for name in names),
         limits=limits or Limits(),
         geometry=geometry,
         seed=seed,
@@ -238,7 +221,7 @@ def run_search(
         batch_size=batch_size,
         weights=weights,
     )
-    STRATEGIES[strategy]  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
+    parse_strategy(strategy)  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
     domain = plan.domain()
     if domain.space != found:
         raise VitsearchError(f"`space` must be registered as it is, but {found.name!r} is another space there")
@@ -315,35 +298,52 @@ def run(
     wanted: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
-    """Fill the journal chunk by chunk; returns why it stopped."""
-    strategy, done = STRATEGIES[study.plan.strategy], len(journal.trials)
-    for start in range(0, done - study.chunk + 1, study.chunk):  # what is written must be what this study proposes
-        proposals = strategy.ask(domain, History(journal.trials, start), study.plan.seed, study.chunk)
-        _check_same(study, journal.trials[start : start + study.chunk], proposals)
-    while done < wanted:
-        if progress:
-            progress(done, wanted)
-        start = done // study.chunk * study.chunk
-        count = min(start + study.chunk, wanted) - start
-        proposals = strategy.ask(domain, History(journal.trials, start), study.plan.seed, count)
-        _check_same(study, journal.trials[start:], proposals)
-        if start + len(proposals) <= done:
+    """Fill the journal chunk by chunk; returns why it stopped.
+
+    A chunk that a strategy cannot propose at once is evaluated in the parts it gives. All that is written is asked for
+    again, in the same parts, and must be the same.
+    """
+    strategy, tried = parse_strategy(study.plan.strategy), TriedIndex()
+    start, done, end = 0, len(journal.trials), max(wanted, len(journal.trials))
+    while start < end:
+        count = min(study.chunk - start % study.chunk, end - start)
+        proposals = strategy.ask(domain, History(journal.trials, start, tried), study.plan.seed, count)
+        _check_same(study, journal.trials[start : start + count], proposals)
+        if not proposals:
             return f"tried all {done} architectures within the limits"
-        evaluator.at_once = study.at_once
-        scores = evaluator(proposals)
-        if evaluator.at_once != study.at_once:  # known before the results are, so that a resumed study does the same
-            study = dataclasses.replace(study, at_once=evaluator.at_once)
-            study.save()
-        new = [_trial(start + index, score, domain) for index, score in enumerate(scores)]
-        journal.append(new[done - start :])
-        done = len(journal.trials)
+        if start + len(proposals) > done:
+            if progress:
+                progress(done, wanted)
+            study = _evaluate(study, domain, journal, evaluator, proposals, start)
+            done = len(journal.trials)
+        start += len(proposals)
     if progress:
-        progress(done, max(done, wanted))
+        progress(done, end)
     return f"reached {wanted} trials" if done == wanted else f"had {done} trials already, {wanted} were asked for"
 
 
+def _evaluate(
+    study: Study,
+    domain: Domain,
+    journal: Journal,
+    evaluator: ProxyEvaluator,
+    proposals: Sequence[Settings],
+    start: int,
+) -> Study:
+    """Score the trials from number `start` on together and append those that are not written yet."""
+    evaluator.at_once = study.at_once
+    scores = evaluator(proposals)
+    if evaluator.at_once != study.at_once:  # known before the results are, so that a resumed study does the same
+        study = dataclasses.replace(study, at_once=evaluator.at_once)
+        study.save()
+    new = [_trial(start + index, score, domain) for index, score in enumerate(scores)]
+    journal.append(new[len(journal.trials) - start :])
+    return study
+
+
 def _check_same(study: Study, written: Sequence[Trial], proposals: Sequence[Settings]) -> None:
-    for trial, settings in zip(written, proposals, strict=False):
+    expected: Sequence[Settings | None] = proposals or [None]  # where nothing is proposed, nothing may be written
+    for trial, settings in zip(written, expected, strict=False):
         if trial.settings != settings:
             raise BadStudy(
                 f"{study.path / 'trials.jsonl'} line {trial.number + 1} is not the trial this study proposes there"

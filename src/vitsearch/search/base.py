@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
-from vitsearch.architecture import Settings
+from vitsearch.architecture import Settings, brief
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
-from vitsearch.records import Trial
-from vitsearch.registry import Registry
+from vitsearch.errors import UnknownName, VitsearchError
+from vitsearch.records import Objective, Trial
+from vitsearch.registry import Registry, did_you_mean
 from vitsearch.spaces import Region, Space
+
+KINDS = {int: "a whole number", float: "a number"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """Where to search: a space, the budget, and the input the cost is counted for."""
+    """Where to search and for what: a space, the budget, the input the cost is counted for, and the objectives."""
 
     space: Space
     limits: Limits
     geometry: Geometry = IMAGENET
+    objectives: tuple[Objective, ...] = ()
+    """The most important one first."""
 
     @cached_property
     def region(self) -> Region:
@@ -32,12 +39,34 @@ class Domain:
         return inside and self.limits.allow(architecture_cost(self.space.decode(settings), self.geometry))
 
 
+class TriedIndex:
+    """The number of the first trial of each architecture, kept up with a journal that only grows."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+        self._length = 0
+
+    def first(self, trials: Sequence[Trial], length: int, settings: Settings) -> int | None:
+        """None where the first `length` trials do not have it."""
+        for number in range(self._length, length):
+            self._first.setdefault(key_of(trials[number].settings), number)
+        self._length = max(self._length, length)
+        number = self._first.get(key_of(settings), length)
+        return number if number < length else None
+
+
+def key_of(settings: Settings) -> str:
+    """Equal for equal settings in canonical form."""
+    return json.dumps(settings)
+
+
 @dataclass(frozen=True, slots=True)
 class History:
     """The first `length` trials of a journal that only grows."""
 
     trials: Sequence[Trial]
     length: int
+    index: TriedIndex = field(default_factory=TriedIndex, compare=False, repr=False)
 
     def __len__(self) -> int:
         return self.length
@@ -47,14 +76,55 @@ class History:
             raise IndexError(f"trial {number} is not in a history of {self.length}")
         return self.trials[number]
 
+    def before(self, number: int) -> History:
+        """The trials before this one."""
+        return History(self.trials, min(number, self.length), self.index)
+
+    def tried(self, settings: Settings) -> bool:
+        """Whether a trial has this architecture, be it a failed one."""
+        return self.index.first(self.trials, self.length, settings) is not None
+
+    def valid(self) -> list[Trial]:
+        """The trials that did not fail."""
+        return [trial for trial in self.trials[: self.length] if trial.error is None]
+
 
 class Strategy(Protocol):
     """Proposes the next architectures. Same domain, history and seed: same proposal.
 
-    Fewer than `count` (or none) means that there is nothing left to try.
+    Fewer than `count` are given where the next ones need the results of these: it is asked again when they are there.
+    None means that there is nothing left to try. A strategy that is a dataclass has its fields as options.
     """
 
     def ask(self, domain: Domain, history: History, seed: int, count: int) -> Sequence[Settings]: ...
 
 
 STRATEGIES: Registry[Strategy] = Registry("strategy", "vitsearch.search")
+
+
+def parse_strategy(text: str) -> Strategy:
+    """``random`` or, with options, ``evolution:population=20,parents=5``."""
+    name, colon, rest = text.partition(":")
+    found: Any = STRATEGIES[name]
+    fields = dataclasses.fields(found) if dataclasses.is_dataclass(found) else ()
+    defaults = {field.name: getattr(found, field.name) for field in fields}
+    values: dict[str, Any] = {}
+    for part in rest.split(",") if colon else ():
+        option, equals, value = part.partition("=")
+        if not equals or option not in defaults:
+            known = ", ".join(f"{key}={default}" for key, default in defaults.items()) or "none"
+            near = did_you_mean(option, list(defaults))
+            raise UnknownName(f"strategy {name!r} has no option {brief(part)}.{near} Its options: {known}")
+        if option in values:
+            raise VitsearchError(f"option `{option}` of strategy {name!r} must be given once, but got {brief(text)}")
+        values[option] = _option(name, option, value, type(defaults[option]))
+    strategy: Strategy = dataclasses.replace(found, **values) if values else found
+    return strategy
+
+
+def _option(strategy: str, option: str, text: str, kind: type) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        rule = f"option `{option}` of strategy {strategy!r} must be {KINDS.get(kind, kind.__name__)}"
+        raise VitsearchError(f"{rule}, but got {brief(text)}") from None

@@ -1,0 +1,85 @@
+"""NSGA-II for several objectives (Deb et al. 2002), as ViTAS searches; sorting and crowding are pymoo's.
+
+Survivors are chosen among all trials so far, so that no trial of the front is ever forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from vitsearch.architecture import Settings, check_whole
+from vitsearch.search.base import STRATEGIES, Domain, History
+from vitsearch.search.generations import Brood, ask_generation, check_share, objectives_of
+from vitsearch.search.operators import crossover, mutate
+
+
+class Survivor(NamedTuple):
+    point: int
+    rank: int
+    """0 for the front, 1 for the front of the rest, and so on."""
+    crowding: float
+    """How far away the neighbours in its front are; infinite at the ends."""
+
+
+def survive(gains: Sequence[Sequence[float]], count: int) -> list[Survivor]:
+    """The `count` points of the lowest rank and, in the last front that counts, the least crowded; best first.
+
+    Higher is better; the earlier of equals.
+    """
+    import numpy as np
+    from pymoo.operators.survival.rank_and_crowding.metrics import get_crowding_function
+    from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
+
+    costs = -np.asarray(gains, dtype=np.float64)
+    survivors: list[Survivor] = []
+    for rank, front in enumerate(NonDominatedSorting().do(costs, n_stop_if_ranked=count)):
+        crowding = get_crowding_function("cd").do(costs[front])
+        members = [Survivor(int(point), rank, float(distance)) for point, distance in zip(front, crowding, strict=True)]
+        survivors += sorted(members, key=lambda member: -member.crowding)
+    return survivors[:count]
+
+
+def tournament(survivors: Sequence[Survivor], random: Random) -> Survivor:
+    """The better of two: lower rank, then less crowded, then chance."""
+    first, second = random.choice(survivors), random.choice(survivors)
+    return first if (first.rank, -first.crowding) <= (second.rank, -second.crowding) else second
+
+
+@dataclass(frozen=True, kw_only=True)
+class NSGA2:
+    population: int = 50
+    network_rate: float = 0.4
+    block_rate: float = 0.2
+    tries: int = 10
+    """Draws for each child before chance takes its place."""
+
+    def __post_init__(self) -> None:
+        for name in ("population", "tries"):
+            check_whole(name, getattr(self, name))
+        for name in ("network_rate", "block_rate"):
+            check_share(name, getattr(self, name))
+
+    def ask(self, domain: Domain, history: History, seed: int, count: int) -> Sequence[Settings]:
+        return ask_generation(domain, history, seed, count, self.population, self._breed)
+
+    def _breed(self, brood: Brood, random: Random) -> None:
+        space, valid = brood.domain.space, brood.history.valid()
+        if not valid:
+            return
+        objectives = objectives_of(brood.domain, "nsga2")
+        survivors = survive([[one.gain(trial) for one in objectives] for trial in valid], self.population)
+
+        def parent() -> Settings:
+            return valid[tournament(survivors, random).point].settings
+
+        def child() -> Settings:
+            both = crossover(space, parent(), parent(), random)
+            return mutate(space, both, random, network=self.network_rate, block=self.block_rate)
+
+        brood.breed(self.population, self.tries, child)
+
+
+STRATEGIES.add("nsga2", NSGA2())

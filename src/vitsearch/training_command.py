@@ -56,6 +56,34 @@ def _recipe_names(incomplete: str) -> list[str]:
     return [name for name in RECIPES if name.startswith(incomplete)]
 
 
+DataOption = Annotated[
+    str, typer.Option("--data", help="digits, parquet:PATH, folder:PATH, torchvision:NAME@ROOT or wds:PATTERN.")
+]
+RecipeOption = Annotated[str, typer.Option("--recipe", help="Name of a recipe.", autocompletion=_recipe_names)]
+EpochsOption = Annotated[int | None, typer.Option("--epochs", **NUMBER, help="In place of the recipe's.")]
+BatchSizeOption = Annotated[int | None, typer.Option("--batch-size", **NUMBER, help="In place of the recipe's.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="A field of the recipe, such as drop_path=0.2; repeatable.")
+]
+ChannelsOption = Annotated[int, typer.Option("--channels", **NUMBER, help="Of the network: 1 or 3.")]
+DistillOption = Annotated[
+    str | None, typer.Option("--distill", help="A teacher: a folder of ours, or timm:NAME@weights.safetensors.")
+]
+DistillKindOption = Annotated[
+    str, typer.Option("--distill-kind", help="locality, soft or hard; locality+soft for both.")
+]
+CompileOption = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile [on a GPU].")]
+ResidentOption = Annotated[
+    bool | None, typer.Option("--resident/--streaming", help="Keep decoded images in memory [when they fit].")
+]
+WorkersOption = Annotated[int, typer.Option("--workers", **NUMBER, help="Processes that decode streamed images.")]
+SaveEveryOption = Annotated[int, typer.Option("--save-every", **NUMBER, help="Steps between checkpoints.")]
+EvaluateEveryOption = Annotated[
+    int | None, typer.Option("--evaluate-every", **NUMBER, help="Epochs between looks at the validation part.")
+]
+TensorboardOption = Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")]
+
+
 def train(
     out: OutOption,
     arch: Annotated[
@@ -65,59 +93,41 @@ def train(
     start: Annotated[
         str | None, typer.Option("--from", help="Start from these weights: a folder of ours, .safetensors or .pth.")
     ] = None,
-    data: Annotated[
-        str,
-        typer.Option("--data", help="digits, parquet:PATH, folder:PATH, torchvision:NAME@ROOT or wds:PATTERN."),
-    ] = "digits",
+    data: DataOption = "digits",
     parts: Annotated[str, typer.Option("--parts", help="Train on train, or on train+validation.")] = "train",
-    recipe: Annotated[str, typer.Option("--recipe", help="Name of a recipe.", autocompletion=_recipe_names)] = "quick",
-    epochs: Annotated[int | None, typer.Option("--epochs", **NUMBER, help="In place of the recipe's.")] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", **NUMBER, help="In place of the recipe's.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", help="A field of the recipe, such as drop_path=0.2; repeatable.")
-    ] = None,
+    recipe: RecipeOption = "quick",
+    epochs: EpochsOption = None,
+    batch_size: BatchSizeOption = None,
+    changes: SetOption = None,
     image_size: ImageSizeOption = None,
-    channels: Annotated[int | None, typer.Option("--channels", **NUMBER, help="1 or 3 [as the data has].")] = None,
-    distill: Annotated[
-        str | None, typer.Option("--distill", help="A teacher: a folder of ours, or timm:NAME@weights.safetensors.")
-    ] = None,
-    distill_kind: Annotated[
-        str, typer.Option("--distill-kind", help="locality, soft or hard; locality+soft for both.")
-    ] = "locality",
+    channels: ChannelsOption = 3,
+    distill: DistillOption = None,
+    distill_kind: DistillKindOption = "locality",
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
-    compiled: Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile [on a GPU].")] = None,
-    resident: Annotated[
-        bool | None, typer.Option("--resident/--streaming", help="Keep decoded images in memory [when they fit].")
-    ] = None,
-    workers: Annotated[int, typer.Option("--workers", **NUMBER, help="Processes that decode streamed images.")] = 2,
-    save_every: Annotated[int, typer.Option("--save-every", **NUMBER, help="Steps between checkpoints.")] = 500,
-    evaluate_every: Annotated[
-        int | None, typer.Option("--evaluate-every", **NUMBER, help="Epochs between looks at the validation part.")
-    ] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves for TensorBoard too.")] = False,
+    compiled: CompileOption = None,
+    resident: ResidentOption = None,
+    workers: WorkersOption = 2,
+    save_every: SaveEveryOption = 500,
+    evaluate_every: EvaluateEveryOption = None,
+    tensorboard: TensorboardOption = False,
     resume: ResumeOption = False,
     allow_changed: AllowChangedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train, retrain or fine-tune a network; the test part is looked at once, at the end."""
-    from vitsearch.architecture import check_whole
     from vitsearch.data import open_training_data
     from vitsearch.training.distill import distillation
     from vitsearch.training.plan import TrainingPlan
-    from vitsearch.training.recipe import RECIPES, change
-    from vitsearch.training.run import Machine, digest_of, train_network
+    from vitsearch.training.run import digest_of, train_network
 
-    edits = read_changes(changes or [])
-    edits |= {name: str(value) for name, value in (("epochs", epochs), ("batch_size", batch_size)) if value is not None}
-    chosen = change(RECIPES[recipe], edits)
+    chosen = read_recipe(recipe, epochs, batch_size, changes)
     settings, model, known = choose_network(arch, timm, start)
-    source = open_training_data(data)
     size = image_size or (known.image_size if known is not None else chosen.image_size)
     plan = TrainingPlan(
         settings=settings,
         timm=model,
-        geometry=Geometry(image_size=size, classes=source.classes, channels=channels or 3),
+        geometry=Geometry(image_size=size, classes=open_training_data(data).classes, channels=channels),
         data=data,
         parts=parts,  # type: ignore[arg-type]
         recipe=chosen,
@@ -126,7 +136,34 @@ def train(
         start_digest=None if start is None else digest_of(start),
         distillation=None if distill is None else distillation(distill, distill_kind),
     )
-    machine = Machine(
+    machine = read_machine(device, compiled, resident, workers, save_every, evaluate_every, tensorboard)
+    with progress_bar("training", 1) as tick:
+        done = train_network(plan, out, machine=machine, resume=resume, allow_changed=allow_changed, progress=tick)
+    report(done, plan, as_json)
+
+
+def read_recipe(name: str, epochs: int | None, batch_size: int | None, changes: list[str] | None) -> Any:
+    """The recipe with what was typed changed in it."""
+    from vitsearch.training.recipe import RECIPES, change
+
+    edits = read_changes(changes or [])
+    edits |= {field: str(value) for field, value in (("epochs", epochs), ("batch_size", batch_size)) if value is not None}
+    return change(RECIPES[name], edits)
+
+
+def read_machine(
+    device: str,
+    compiled: bool | None,
+    resident: bool | None,
+    workers: int,
+    save_every: int,
+    evaluate_every: int | None,
+    tensorboard: bool = False,
+) -> Any:
+    from vitsearch.architecture import check_whole
+    from vitsearch.training.run import Machine
+
+    return Machine(
         device=device,
         compiled=compiled,
         resident=resident,
@@ -135,9 +172,6 @@ def train(
         evaluate_every=None if evaluate_every is None else check_whole("--evaluate-every", evaluate_every),
         tensorboard=tensorboard,
     )
-    with progress_bar("training", 1) as tick:
-        done = train_network(plan, out, machine=machine, resume=resume, allow_changed=allow_changed, progress=tick)
-    report(done, plan, as_json)
 
 
 def choose_network(

@@ -25,10 +25,14 @@ STUDY, EPOCHS, CHECKPOINT, RESULT = "study.json", "epochs.jsonl", "checkpoint.sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """All that decides the trained weights, but for the machine. Exactly one of `settings` and `timm` is given."""
+    """All that decides the trained weights, but for the machine. Exactly one of settings, timm and space is given."""
 
-    settings: Settings | None
-    timm: str | None
+    settings: Settings | None = None
+    timm: str | None = None
+    space: dict[str, Any] | None = None
+    """Of a supernet: `name`, and `fixed`, the parts of its settings that are not searched."""
+    subnets: str | None = None
+    """Which networks of the supernet a step trains."""
     geometry: Geometry
     data: str
     parts: Parts = "train"
@@ -41,8 +45,10 @@ class TrainingPlan:
     distillation: Distillation | None = None
 
     def __post_init__(self) -> None:
-        if (self.settings is None) == (self.timm is None):
-            raise VitsearchError("a training must have either settings or the name of a timm model")
+        if sum(given is not None for given in (self.settings, self.timm, self.space)) != 1:
+            raise VitsearchError("a training must have either settings, the name of a timm model, or a space")
+        if (self.space is None) != (self.subnets is None):
+            raise VitsearchError("`subnets` must be given for a supernet, and for nothing else")
         if self.parts not in get_args(Parts):
             raise VitsearchError(f"`parts` must be one of {', '.join(get_args(Parts))}, but got {brief(self.parts)}")
         check_seed(self.seed)
@@ -69,8 +75,8 @@ def read_plan(folder: Path) -> tuple[TrainingPlan, list[dict[str, Any]]]:
         data = parse_json(file.read_bytes(), str(file))
     except (FileNotFoundError, NotADirectoryError):
         raise BadStudy(f"{folder} is not a training: it has no {STUDY}") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("kind") != "train":
-        raise BadStudy(f"{file} must have format {FORMAT} and kind 'train'")
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("kind") not in ("train", "supernet"):
+        raise BadStudy(f"{file} must have format {FORMAT} and kind 'train' or 'supernet'")
     try:
         return TrainingPlan.from_json(data), list(data["environments"])
     except (KeyError, TypeError, ValueError, AttributeError, VitsearchError) as error:
@@ -78,7 +84,8 @@ def read_plan(folder: Path) -> tuple[TrainingPlan, list[dict[str, Any]]]:
 
 
 def write_plan(folder: Path, plan: TrainingPlan, environments: list[dict[str, Any]]) -> None:
-    data = {"format": FORMAT, "kind": "train", **plan.to_json(), "environments": environments}
+    kind = "train" if plan.space is None else "supernet"
+    data = {"format": FORMAT, "kind": kind, **plan.to_json(), "environments": environments}
     write_atomically(folder / STUDY, json.dumps(data, indent=2, allow_nan=False) + "\n")
 
 

@@ -35,6 +35,7 @@ from vitsearch.environment import describe_environment
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models import build
 from vitsearch.models.folder import foreign_config, timm_config, write_network
+from vitsearch.models.supernet import Supernet
 from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
 from vitsearch.tasks import Classification, Task
@@ -50,7 +51,8 @@ from vitsearch.training.plan import (
     refuse_existing,
 )
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
-from vitsearch.training.trainer import Progress, Trainer, evaluate
+from vitsearch.training.supernet import SupernetTrainer, supernet_space
+from vitsearch.training.trainer import Progress, Trainer
 from vitsearch.training.transfer import fit_weights, load_weights
 
 log = logging.getLogger("vitsearch")
@@ -99,7 +101,10 @@ def train_network(
         network = make_network(plan).to(world.device)
         task = make_task(plan, network, world.device)
         loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
-        environment = describe_environment(world.device) | {"processes": world.size, "compiled": _compiled(how, world)}
+        environment = describe_environment(world.device) | {
+            "processes": world.size,
+            "compiled": plan.space is None and _compiled(how, world),
+        }
         if world.writes:
             enter_folder(folder, plan, environment, resume, allow_changed)
         world.wait()
@@ -117,10 +122,7 @@ def train_network(
 def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World, how: Machine, folder: Path) -> Trained:
     start = time.perf_counter()
     trainer.run()
-    test = evaluate(
-        trainer.best_network(), _evaluation(plan, dataset, "test", world, how), world, plan.recipe.precision
-    )
-    result: dict[str, Any] = {f"test_{name}": value for name, value in test.items()}
+    result = measured_at_the_end(trainer, plan, dataset, world, how)
     result |= {"steps": trainer.total, "images_seen": trainer.total * plan.recipe.batch_size}
     result |= {"retries": trainer.position.retries, "seconds": round(time.perf_counter() - start, 2)}
     rows = trainer.journal.rows if trainer.journal is not None else []
@@ -129,6 +131,15 @@ def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World,
         if how.tensorboard:
             write_tensorboard(folder / "tensorboard", rows, result)
     return Trained(out=folder, result=result, epochs=list(rows), writes=world.writes)
+
+
+def measured_at_the_end(
+    trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World, how: Machine
+) -> dict[str, Any]:
+    """The test part, once. A supernet is there to search with, so it sees the validation part alone."""
+    split: Split = "test" if plan.space is None else "validation"
+    found = trainer.evaluate(_evaluation(plan, dataset, split, world, how))
+    return {f"{split}_{name}": value for name, value in found.items()}
 
 
 def _compiled(how: Machine, world: World) -> bool:
@@ -157,7 +168,9 @@ def make_network(plan: TrainingPlan) -> nn.Module:
     """With its initial weights, or those it starts from."""
     geometry, rate = plan.geometry, plan.recipe.drop_path
     network: nn.Module
-    if plan.settings is not None:
+    if plan.space is not None:
+        network = Supernet(supernet_space(plan.space), geometry, seed=plan.seed, drop_path_rate=rate)
+    elif plan.settings is not None:
         network = build(plan.settings, geometry, seed=plan.seed, drop_path_rate=rate)
     else:
         seed_generators(seed_of(plan.seed, "weights"))
@@ -221,22 +234,20 @@ def make_trainer(
     journal: EpochLog | None,
     progress: Progress | None,
 ) -> Trainer:
-    return Trainer(
-        network,
-        task,
-        plan.recipe,
-        loader,
-        _evaluation(plan, dataset, "validation", world, how) if plan.parts == "train" else None,
-        classes=plan.geometry.classes,
-        seed=plan.seed,
-        world=world,
-        checkpoint=folder / CHECKPOINT,
-        journal=journal,
-        compiled=_compiled(how, world),
-        save_every=how.save_every,
-        evaluate_every=how.evaluate_every,
-        progress=progress,
-    )
+    validation = _evaluation(plan, dataset, "validation", world, how) if plan.parts == "train" else None
+    options: dict[str, Any] = {
+        "classes": plan.geometry.classes,
+        "seed": plan.seed,
+        "world": world,
+        "checkpoint": folder / CHECKPOINT,
+        "journal": journal,
+        "save_every": how.save_every,
+        "evaluate_every": how.evaluate_every,
+        "progress": progress,
+    }
+    if isinstance(network, Supernet):
+        return SupernetTrainer(network, task, plan.recipe, loader, validation, scheme=plan.subnets, **options)
+    return Trainer(network, task, plan.recipe, loader, validation, compiled=_compiled(how, world), **options)
 
 
 def _evaluation(plan: TrainingPlan, dataset: Dataset, split: Split, world: World, how: Machine) -> Iterable[Batch]:
@@ -258,9 +269,11 @@ def write_result(
 ) -> None:
     """The network, then the figures: a folder with `result.json` is finished."""
     about = {"weights": "trained", "data": plan.data, "seed": plan.seed, "recipe": plan.recipe.source}
-    about |= {"test_top1": result["test_top1"]}
+    about |= {name: value for name, value in result.items() if name.endswith("top1")}
     shown: dict[str, Any] = {"mean": dataset.mean, "std": dataset.std, "crop_percent": plan.recipe.crop_percent}
-    if plan.settings is not None:
+    if plan.space is not None:
+        config: dict[str, Any] = {"space": plan.space, "vitsearch": about | {"weights": "supernet"}}
+    elif plan.settings is not None:
         config = timm_config(plan.settings, plan.geometry, about, **shown)
     else:
         config = foreign_config(cast(str, plan.timm), network, plan.geometry, about, **shown)

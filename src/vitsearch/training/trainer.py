@@ -74,6 +74,8 @@ class Step(nn.Module):
 class Trainer:
     """One network, one task, one recipe. `run` goes from the last checkpoint to the end."""
 
+    step_kind: type[Step] = Step
+
     def __init__(
         self,
         network: nn.Module,
@@ -105,7 +107,7 @@ class Trainer:
         self.average = ModelEmaV3(network, decay=recipe.average, use_warmup=True) if recipe.average else None
         self.mix = _mixer(recipe, classes)
         self.meter = torch.zeros(2, dtype=torch.float64, device=_float64_device(world.device))
-        self.step_module: nn.Module = Step(network, task, world.device, recipe.precision)
+        self.step_module: nn.Module = self.step_kind(network, task, world.device, recipe.precision)
         if world.size > 1:
             ids = [world.device.index] if world.device.type == "cuda" else None
             self.step_module = DistributedDataParallel(self.step_module, device_ids=ids)
@@ -186,12 +188,16 @@ class Trainer:
                 torch.cuda.empty_cache()
 
     def _gradients(self, images: Tensor, targets: Tensor, pieces: int) -> Tensor:
+        return self.add_gradients(images, targets, pieces)
+
+    def add_gradients(self, images: Tensor, targets: Tensor, pieces: int, *more: object) -> Tensor:
+        """Forward and backward of a batch; `more` is what the step module needs beside images and targets."""
         total = torch.zeros((), device=images.device)
         parts = list(zip(images.chunk(pieces), targets.chunk(pieces), strict=True))
         for number, (some, their_targets) in enumerate(parts):
             alone = number + 1 < len(parts) and isinstance(self.step_module, DistributedDataParallel)
             with self.step_module.no_sync() if alone else nullcontext():  # type: ignore[operator]
-                loss, _ = self.step_module(some, their_targets)
+                loss, _ = self.step_module(some, their_targets, *more)
                 share = loss * (len(some) / len(images))
                 self.scaler.scale(share).backward()
             total += share.detach()

@@ -1,0 +1,151 @@
+"""`vitsearch supernet`: train one set of weights for a whole space, look at its networks, take one out.
+
+vitsearch supernet train autoformer-tiny --patch-size 8 --data digits --recipe quick --out supernet
+vitsearch search autoformer-tiny --patch-size 8 --objective supernet:supernet --strategy evolution --trials 100 --out run
+vitsearch supernet extract supernet run#best --out best
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from vitsearch.arguments import note_outside, read_architecture, read_architectures
+from vitsearch.cost import Geometry
+from vitsearch.options import (
+    AllowChangedOption,
+    ArchArgument,
+    ArchArguments,
+    DeviceOption,
+    ImageSizeOption,
+    JsonOption,
+    OutOption,
+    PatchOption,
+    ResumeOption,
+    SeedOption,
+    SpaceArgument,
+)
+from vitsearch.spaces import SPACES, cost_of
+from vitsearch.terminal import emit, progress_bar, show, summary
+from vitsearch.training_command import (
+    BatchSizeOption,
+    ChannelsOption,
+    DataOption,
+    DistillKindOption,
+    DistillOption,
+    EpochsOption,
+    EvaluateEveryOption,
+    RecipeOption,
+    ResidentOption,
+    SaveEveryOption,
+    SetOption,
+    WorkersOption,
+    read_machine,
+    read_recipe,
+)
+
+supernet = typer.Typer(no_args_is_help=True, help="One set of weights for a whole space: train, look, take out.")
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained supernet.")]
+
+
+@supernet.command("train")
+def supernet_train(
+    space: SpaceArgument,
+    out: OutOption,
+    data: DataOption = "digits",
+    recipe: RecipeOption = "autoformer",
+    subnets: Annotated[str, typer.Option("--subnets", help="Which networks a step trains: uniform, sandwich.")] = "uniform",
+    epochs: EpochsOption = None,
+    batch_size: BatchSizeOption = None,
+    changes: SetOption = None,
+    image_size: ImageSizeOption = None,
+    patch_size: PatchOption = None,
+    channels: ChannelsOption = 3,
+    distill: DistillOption = None,
+    distill_kind: DistillKindOption = "soft",
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    resident: ResidentOption = None,
+    workers: WorkersOption = 2,
+    save_every: SaveEveryOption = 500,
+    evaluate_every: EvaluateEveryOption = None,
+    resume: ResumeOption = False,
+    allow_changed: AllowChangedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train the weights that all networks of a space share; the test part stays shut."""
+    found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
+    from vitsearch.data import open_training_data
+    from vitsearch.training.distill import distillation
+    from vitsearch.training.plan import TrainingPlan
+    from vitsearch.training.run import train_network
+    from vitsearch.training.subnets import SUBNET_SCHEMES
+
+    SUBNET_SCHEMES[subnets]
+    chosen = read_recipe(recipe, epochs, batch_size, changes)
+    classes = open_training_data(data).classes
+    plan = TrainingPlan(
+        space={"name": found.name, "fixed": found.fixed()},
+        subnets=subnets,
+        geometry=Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels),
+        data=data,
+        recipe=chosen,
+        seed=seed,
+        distillation=None if distill is None else distillation(distill, distill_kind),
+    )
+    machine = read_machine(device, False, resident, workers, save_every, evaluate_every)
+    with progress_bar("training", 1) as tick:
+        done = train_network(plan, out, machine=machine, resume=resume, allow_changed=allow_changed, progress=tick)
+    if not done.writes:
+        return
+    if as_json:
+        return emit({"out": str(done.out), "space": space, **done.result, "epochs": len(done.epochs)})
+    for name in ("smallest", "largest"):
+        print(f"{name} network: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
+    print(f"next: vitsearch search {space} --objective supernet:{done.out} --strategy evolution --trials 1000 --out run")
+
+
+@supernet.command("eval")
+def supernet_eval(
+    run: RunArgument,
+    arch: ArchArguments = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Accuracy of networks on the validation part, with the weights they inherit."""
+    given, _ = read_architectures(arch or ["-"])
+    note_outside(given)
+    from vitsearch.evaluate import SupernetEvaluator
+
+    evaluator = SupernetEvaluator(run, device=device)
+    rows: list[dict[str, Any]] = []
+    with progress_bar("evaluating", len(given)) as tick:
+        for item in given:
+            (score,) = evaluator([item.settings])
+            params, macs = cost_of(item.settings, evaluator.geometry)
+            shown = {"arch": item.settings, "top1": score.scores.get(evaluator.name), "params": params, "macs": macs}
+            rows.append(shown | {"error": score.errors.get(evaluator.name)})
+            tick(len(rows))
+    if as_json:
+        return emit(rows)
+    table = Table("architecture", "validation top-1", "parameters", "MACs")
+    for row in rows:
+        measured = f"{row['top1']:.2f} %" if row["error"] is None else row["error"]
+        table.add_row(summary(row["arch"]), measured, f"{row['params']:,}", f"{row['macs']:,}")
+    show(table)
+
+
+@supernet.command("extract")
+def supernet_extract(run: RunArgument, arch: ArchArgument, out: OutOption, as_json: JsonOption = False) -> None:
+    """Write one network with the weights it inherits, as a folder that timm loads."""
+    given = read_architecture(arch)
+    from vitsearch.export import export_subnet
+
+    done = export_subnet(run, given.settings, out)
+    if as_json:
+        shown = {"out": str(done.out), "settings": done.settings, "weights": "inherited", "params": done.cost.params}
+        return emit(shown | {"macs": done.cost.macs, "max_difference": done.max_difference})
+    print(f"{done.out}: {done.cost.params:,} parameters, {done.cost.macs:,} MACs, inherited from {run}")

@@ -1,0 +1,111 @@
+"""One-shot training: every step trains some networks of a supernet, which share its weights.
+
+Which ones is a function of (seed, step), so that all processes train the same and a resumed training goes on with the
+same. Their gradients add up; the loss that is reported is their mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from vitsearch.architecture import Architecture
+from vitsearch.data import Batch
+from vitsearch.errors import BadStudy, VitsearchError
+from vitsearch.models.folder import WEIGHTS
+from vitsearch.models.supernet import Supernet
+from vitsearch.spaces import Space, space_of
+from vitsearch.training.plan import TrainingPlan, read_plan
+from vitsearch.training.randomness import seed_generators, seed_of
+from vitsearch.training.subnets import SUBNET_SCHEMES
+from vitsearch.training.trainer import Step, Trainer, evaluate
+from vitsearch.training.transfer import load_weights
+
+
+class Subnet(nn.Module):
+    """One network of a supernet as a network. It holds no parameters: they stay the supernet's."""
+
+    def __init__(self, supernet: nn.Module, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self._supernet = (supernet,)  # in a tuple, so that it is not a part of this module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self._supernet[0](x, self.architecture))
+
+    def train(self, mode: bool = True) -> Subnet:
+        super().train(mode)
+        self._supernet[0].train(mode)
+        return self
+
+
+class SupernetStep(Step):
+    def forward(
+        self, images: Tensor, targets: Tensor, architecture: Architecture | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        assert architecture is not None
+        with torch.autocast(self.kind, self.dtype, enabled=self.dtype != torch.float32):
+            outcome = self.task.losses(Subnet(self.network, architecture), images, targets)
+        return outcome.loss.float(), outcome.parts
+
+
+class SupernetTrainer(Trainer):
+    """The same loop; a step's gradients are those of its networks together."""
+
+    step_kind = SupernetStep
+
+    def __init__(self, supernet: Supernet, *arguments: Any, scheme: str, **options: Any) -> None:
+        self.space, self.scheme = supernet.space, SUBNET_SCHEMES[scheme]
+        super().__init__(supernet, *arguments, **options)
+
+    def architectures(self) -> list[Architecture]:
+        """Of the present step."""
+        chosen = self.scheme(self.space, seed_of(self.seed, "subnets"), self.position.step)
+        return [self.space.decode(settings) for settings in chosen]
+
+    def _gradients(self, images: Tensor, targets: Tensor, pieces: int) -> Tensor:
+        losses = []
+        for number, architecture in enumerate(self.architectures()):
+            seed_generators(seed_of(self.seed, "step", self.position.step, self.world.rank, number))
+            losses.append(self.add_gradients(images, targets, pieces, architecture))
+        return torch.stack(losses).mean()
+
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """Of the smallest and the largest network; `top1` is their mean."""
+        found: dict[str, float] = {}
+        ends = {"smallest": self.space.smallest(), "largest": self.space.largest()}
+        for name, settings in ends.items():
+            network = Subnet(self.best_network(), self.space.decode(settings))
+            measured = evaluate(network, batches, self.world, self.recipe.precision)
+            found |= {f"{name}_{what}": value for what, value in measured.items() if what != "images"}
+        return found | {"top1": sum(found[f"{name}_top1"] for name in ends) / len(ends)}
+
+
+class TrainedSupernet(NamedTuple):
+    plan: TrainingPlan
+    supernet: Supernet
+
+
+def supernet_space(space: Mapping[str, Any]) -> Space:
+    return space_of(str(space["name"]), dict(space["fixed"]))
+
+
+def read_supernet(folder: str | Path) -> TrainedSupernet:
+    """A finished supernet with its weights, in evaluation mode, on the CPU."""
+    path = Path(folder)
+    plan, _ = read_plan(path)
+    if plan.space is None:
+        raise BadStudy(f"{path} is the training of one network, not of a supernet")
+    if not (path / WEIGHTS).exists():
+        raise BadStudy(f"{path} is not finished: it has no {WEIGHTS}; --resume goes on with it")
+    supernet = Supernet(supernet_space(plan.space), plan.geometry)
+    state, _ = load_weights(path / WEIGHTS)
+    try:
+        supernet.load_state_dict(state)
+    except RuntimeError as error:
+        raise VitsearchError(f"{path / WEIGHTS} is not of this supernet: {' '.join(str(error).split())}") from None
+    return TrainedSupernet(plan, supernet.eval())

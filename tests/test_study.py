@@ -76,6 +76,59 @@ def test_cut_anywhere_and_resumed_is_the_same(whole: Path, tmp_path: Path, part:
     assert without_times(out) == without_times(whole)
 
 
+GENERATIONS = ["evolution:population=11,parents=4", "nsga2:population=11"]
+
+
+@pytest.fixture(scope="module", params=[(text, chunk) for text in GENERATIONS for chunk in (4, 16)], ids=str)
+def evolved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """An uninterrupted study of two generations and a bit, in chunks that no generation is a multiple of."""
+    strategy, chunk = request.param
+    out = tmp_path_factory.mktemp("studies") / "evolved"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitsearch.study.CHUNK_ON_CPU", chunk)
+        search(out, trials=26, strategy=strategy, objective="dss,min:params")
+    assert Study.open(out).chunk == chunk and Study.open(out).plan.strategy == strategy
+    return out, strategy
+
+
+def resume_from(part: bytes, evolved: tuple[Path, str], out: Path) -> None:
+    whole, strategy = evolved
+    out.mkdir(exist_ok=True)
+    (out / "study.json").write_bytes((whole / "study.json").read_bytes())
+    (out / "trials.jsonl").write_bytes(part)
+    search(out, trials=26, strategy=strategy, objective="dss,min:params", resume=True)
+    assert without_times(out) == without_times(whole)
+
+
+def test_generations_cut_at_every_trial_are_the_same(evolved: tuple[Path, str], tmp_path: Path) -> None:
+    lines = (evolved[0] / "trials.jsonl").read_bytes().splitlines(keepends=True)
+    for kept in range(len(lines) + 1):
+        resume_from(b"".join(lines[:kept]), evolved, tmp_path / "cut")
+
+
+@given(st.floats(0, 1))
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_generations_cut_anywhere_are_the_same(evolved: tuple[Path, str], tmp_path: Path, part: float) -> None:
+    content = (evolved[0] / "trials.jsonl").read_bytes()
+    resume_from(content[: int(part * len(content))], evolved, tmp_path / "cut")
+
+
+def test_generations_end_when_all_is_tried_and_nothing_more_may_be_written(tmp_path: Path) -> None:
+    smallest = cost_of(SPACES["autoformer-micro"].region().smallest(), GEOMETRY).params
+    options: dict[str, Any] = {"limits": Limits(max_params=smallest + 6000), "objective": "params"}
+    result = search(tmp_path / "few", trials=100, strategy="evolution:population=3", **options)
+    size = result.study.plan.domain().region.size
+    assert 3 < size < 30 and size % 3 and len(result.study.trials) == size
+    assert result.stopped == f"tried all {size} architectures within the limits"
+    again = search(tmp_path / "few", trials=100, strategy="evolution:population=3", resume=True, **options)
+    assert again.stopped == result.stopped
+    journal = tmp_path / "few" / "trials.jsonl"
+    extra = json.loads(journal.read_text().splitlines()[0]) | {"number": size}
+    journal.write_text(journal.read_text() + json.dumps(extra) + "\n")
+    with pytest.raises(BadStudy, match=f"line {size + 1} is not the trial this study proposes there"):
+        search(tmp_path / "few", trials=100, strategy="evolution:population=3", resume=True, **options)
+
+
 def test_more_trials_extend_a_study(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "short"
     assert search(out, trials=3).stopped == "reached 3 trials"
@@ -168,6 +221,7 @@ def test_failed_trials_are_kept_with_their_reason(tmp_path: Path) -> None:
     [
         ({"objective": "dsss"}, UnknownName, "no proxy named 'dsss'. Did you mean 'dss'"),
         ({"strategy": "genetic"}, UnknownName, "no strategy named 'genetic'"),
+        ({"strategy": "evolution:parents=0"}, VitsearchError, "`parents` must be a whole number from 1"),
         ({"data": "imagenet"}, UnknownName, "no dataset named 'imagenet'"),
         ({"limits": Limits(max_params=5)}, NothingFits, "the nearest has params"),
         ({"trials": 0}, VitsearchError, "`trials` must be a whole number from 1"),
@@ -198,6 +252,7 @@ def test_an_existing_folder_needs_resume(whole: Path, tmp_path: Path) -> None:
     [
         ({"seed": 9}, "was made with seed=3, but got seed=9"),
         ({"objective": "params"}, "was made with objectives="),
+        ({"strategy": "nsga2:population=9"}, "was made with strategy='random', but got strategy='nsga2:population=9'"),
         ({"limits": Limits(max_params=10**6)}, "was made with limits="),
         ({"geometry": Geometry(image_size=48, classes=10)}, "was made with geometry="),
     ],

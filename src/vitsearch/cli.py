@@ -350,7 +350,10 @@ def bench_correlate(
 def search(
     space: SpaceArgument,
     out: OutOption,
-    strategy: Annotated[str, typer.Option("--strategy", help="random or exhaustive.")] = "random",
+    strategy: Annotated[
+        str,
+        typer.Option("--strategy", help="random, exhaustive, evolution or nsga2; options as evolution:population=20."),
+    ] = "random",
     objective: Annotated[
         str, typer.Option("--objective", help="A proxy, or several with commas; min: or max: overrules its direction.")
     ] = "dss",

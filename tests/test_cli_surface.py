@@ -22,6 +22,11 @@ SURFACE = {
     "--evaluate-every --from --image-size --json --out --parts --recipe --resident --resume --save-every --seed --set "
     "--tensorboard --timm --workers arch",
     "recipes": "--json name",
+    "supernet train": "--allow-changed --batch-size --channels --data --device --distill --distill-kind --epochs "
+    "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "
+    "--subnets --workers space",
+    "supernet eval": "--device --json arch run",
+    "supernet extract": "--json --out arch run",
     "export": "--classes --format --image-size --json --out --seed arch",
 }
 

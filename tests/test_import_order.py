@@ -37,6 +37,7 @@ ORDER = [
     "options",
     "terminal",
     "training_command",
+    "supernet_command",
     "cli",
     "__main__",
 ]

@@ -58,6 +58,7 @@ from vitsearch.options import (
 from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
+from vitsearch.supernet_command import supernet
 from vitsearch.terminal import emit, progress_bar, show, show_correlations, summary
 from vitsearch.training_command import recipes, train
 
@@ -381,7 +382,9 @@ def search(
     from vitsearch.data import open_data
     from vitsearch.study import run_search
 
-    classes = classes if classes is not None else open_data(data).classes
+    base, patch_size = supernet_input(objective, patch_size)
+    if base == IMAGENET and classes is None:
+        classes = open_data(data).classes
     with progress_bar("searching", trials) as tick:
         result = run_search(
             space,
@@ -390,7 +393,7 @@ def search(
             strategy=strategy,
             trials=trials,
             limits=limits,
-            geometry=choose_geometry(IMAGENET, image_size, classes),
+            geometry=choose_geometry(base, image_size, classes),
             seed=seed,
             data=data,
             batch_size=batch_size,
@@ -403,6 +406,19 @@ def search(
             progress=tick,
         )
     report_search(result, as_json)
+
+
+def supernet_input(objective: str, patch_size: int | None) -> tuple[Geometry, int | None]:
+    """Image size, classes and patches of the supernet that is an objective, where one is."""
+    for name in objective.split(","):
+        _, found, folder = name.partition("supernet:")
+        if found:
+            from vitsearch.training.plan import read_plan
+
+            plan, _ = read_plan(Path(folder))
+            fixed = plan.space["fixed"] if plan.space else {}
+            return plan.geometry, patch_size if patch_size is not None else fixed.get("patch_size")
+    return IMAGENET, patch_size
 
 
 def report_search(result: Any, as_json: bool) -> None:
@@ -487,6 +503,7 @@ def report_trained(
 
 
 app.command("train", epilog=GLOBAL_HELP)(train)
+app.add_typer(supernet, name="supernet")
 app.command("recipes", epilog=GLOBAL_HELP)(recipes)
 
 

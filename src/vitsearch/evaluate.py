@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import timm
@@ -17,7 +18,7 @@ from torch import nn
 
 from vitsearch.architecture import Architecture, Attention, Settings, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry
-from vitsearch.data import Batch, ImageSource, open_data
+from vitsearch.data import Batch, ImageSource, evaluation_batches, open_data, open_training_data
 from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
 from vitsearch.models.weights import WeightBank, check_weights
@@ -26,10 +27,15 @@ from vitsearch.proxies.batched import goes_batched, routes, score_group
 from vitsearch.proxies.diversity import nuclear_norms
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.registry import did_you_mean
-from vitsearch.spaces import canonical, decode, space_over
+from vitsearch.spaces import Space, canonical, decode, space_over
+from vitsearch.training.distributed import World
+from vitsearch.training.run import digest_of
+from vitsearch.training.supernet import Subnet, read_supernet
+from vitsearch.training.trainer import evaluate
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
+SUPERNET = "supernet:"
 CPU_ROOM, CPU_MOST = 1 << 30, 4
 """On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
@@ -216,6 +222,85 @@ class ProxyEvaluator:
             except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
                 errors[text] = describe_failure(error)
         return Score(arch=arch, scores=scores, errors=errors, seconds=seconds + time.perf_counter() - start)
+
+
+class SupernetEvaluator:
+    """Accuracy in percent on the validation part of the supernet's own data, with the weights that networks inherit."""
+
+    def __init__(self, folder: str | Path, *, device: str | torch.device = "auto") -> None:
+        self.name = f"{SUPERNET}{folder}"
+        self.device = device if isinstance(device, torch.device) else pick_device(device)
+        self.plan, self.supernet = read_supernet(folder)
+        self.supernet.to(self.device)
+        self.space, self.geometry = self.supernet.space, self.plan.geometry
+        self.world = World(device=self.device)
+        data, recipe = open_training_data(self.plan.data), self.plan.recipe
+        self.batches = evaluation_batches(
+            data.part("validation"),
+            dataset=data,
+            geometry=self.geometry,
+            batch_size=recipe.batch_size,
+            device=self.device,
+            crop_pct=recipe.crop_percent,
+        )
+
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        return [self.one(settings) for settings in architectures]
+
+    def one(self, settings: Settings) -> Score:
+        start = time.perf_counter()
+        scores: dict[str, float] = {}
+        errors: dict[str, str] = {}
+        try:
+            network = Subnet(self.supernet, decode(settings))
+            scores[self.name] = evaluate(network, self.batches, self.world, self.plan.recipe.precision)["top1"]
+        except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
+            errors[self.name] = describe_failure(error)
+        return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+
+
+class Evaluator:
+    """Several measurements of each network: proxies, and accuracy by supernets, by the names users give them."""
+
+    def __init__(self, names: Sequence[str], *, device: torch.device, **options: Any) -> None:
+        self.supernets = [
+            SupernetEvaluator(name.removeprefix(SUPERNET), device=device) for name in names if name.startswith(SUPERNET)
+        ]
+        of_proxies = [name for name in names if not name.startswith(SUPERNET)]
+        self.proxies = ProxyEvaluator(of_proxies, device=device, **options)
+
+    @property
+    def at_once(self) -> int | None:
+        return self.proxies.at_once
+
+    @at_once.setter
+    def at_once(self, count: int | None) -> None:
+        self.proxies.at_once = count
+
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        found = [self.proxies(architectures), *(supernet(architectures) for supernet in self.supernets)]
+        return [_together(scores) for scores in zip(*found, strict=True)]
+
+    def check(self, space: Space, geometry: Geometry) -> None:
+        """Whether the supernets are of this space and input."""
+        for supernet in self.supernets:
+            if (supernet.space, supernet.geometry) != (space, geometry):
+                theirs = f"{supernet.space.name} {supernet.space.fixed()} with {supernet.geometry}"
+                ours = f"{space.name} {space.fixed()} with {geometry}"
+                raise VitsearchError(f"`objective` must be of the space that is searched, {ours}, but got {theirs}")
+
+    def digests(self) -> dict[str, str]:
+        """Of the weights, so that a resumed study notices others."""
+        return {supernet.name: digest_of(supernet.name.removeprefix(SUPERNET)) for supernet in self.supernets}
+
+
+def _together(scores: Sequence[Score]) -> Score:
+    return Score(
+        arch=scores[0].arch,
+        scores={name: value for score in scores for name, value in score.scores.items()},
+        errors={name: why for score in scores for name, why in score.errors.items()},
+        seconds=sum(score.seconds for score in scores),
+    )
 
 
 def round_down(count: int) -> int:

@@ -18,11 +18,13 @@ import torch
 
 from vitsearch.architecture import Settings, check_seed
 from vitsearch.cost import IMAGENET, Cost, Geometry, architecture_cost
+from vitsearch.data import open_training_data
 from vitsearch.errors import VitsearchError
 from vitsearch.models import VisionNetwork, build
 from vitsearch.models.folder import timm_config, write_network
 from vitsearch.records import new_folder
 from vitsearch.spaces import canonical, decode
+from vitsearch.training.supernet import read_supernet
 from vitsearch.training.transfer import fit_weights, load_weights
 
 
@@ -93,6 +95,20 @@ def export_trained(folder: str | Path, out: str | Path) -> Exported:
     network = build(settings, geometry, draw_weights=False)
     fit_weights(state, network)
     return _write(network, canonical(settings), geometry, config, path)
+
+
+def export_subnet(folder: str | Path, settings: Mapping[str, Any], out: str | Path) -> Exported:
+    """One network of a trained supernet, with the weights it inherits."""
+    path = Path(out)
+    if os.path.lexists(path):
+        raise VitsearchError(f"`out` must not exist yet, but got {str(path)!r}")
+    plan, supernet = read_supernet(folder)
+    spelled = canonical(settings)
+    data = open_training_data(plan.data)
+    about = {"weights": "inherited", "supernet": str(folder), "data": plan.data, "seed": plan.seed}
+    crop = plan.recipe.crop_percent
+    config = timm_config(spelled, plan.geometry, about, mean=data.mean, std=data.std, crop_percent=crop)
+    return _write(supernet.extract(decode(spelled)), spelled, plan.geometry, config, path)
 
 
 def check_export(network: VisionNetwork, folder: Path, geometry: Geometry) -> float:

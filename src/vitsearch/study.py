@@ -21,7 +21,7 @@ from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import ProxyEvaluator, Score
+from vitsearch.evaluate import SUPERNET, Evaluator, Score
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
@@ -37,8 +37,8 @@ def parse_objective(text: str) -> Objective:
     """`dss`, or `min:params` to overrule the direction that the proxy declares."""
     prefix, _, rest = text.partition(":")
     direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
-    proxy, _ = parse_proxy(name)
-    return Objective(name=name, direction=direction or proxy.direction)
+    natural = "max" if name.startswith(SUPERNET) else parse_proxy(name)[0].direction
+    return Objective(name=name, direction=direction or natural)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ def run_search(
         raise VitsearchError(f"`space` must be registered as it is, but {found.name!r} is another space there")
     _ = domain.region
     chosen = pick_device(device)
-    evaluator = ProxyEvaluator(
+    evaluator = Evaluator(
         [objective.name for objective in plan.objectives],
         geometry=geometry,
         seed=seed,
@@ -237,7 +237,9 @@ def run_search(
         weights=weights,
         memory=memory,
     )
+    evaluator.check(found, geometry)
     environment, path = describe_environment(chosen), Path(out)
+    environment |= {"supernets": evaluator.digests()} if evaluator.supernets else {}
     with _folder(path, resume), Journal(path / "trials.jsonl") as journal:  # the lock comes before anything is read
         study = _open_or_create(path, plan, environment, journal, allow_changed)
         stopped = run(study, domain, journal, evaluator, trials, progress)
@@ -294,7 +296,7 @@ def run(
     study: Study,
     domain: Domain,
     journal: Journal,
-    evaluator: ProxyEvaluator,
+    evaluator: Evaluator,
     wanted: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> str:
@@ -326,7 +328,7 @@ def _evaluate(
     study: Study,
     domain: Domain,
     journal: Journal,
-    evaluator: ProxyEvaluator,
+    evaluator: Evaluator,
     proposals: Sequence[Settings],
     start: int,
 ) -> Study:

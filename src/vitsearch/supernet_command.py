@@ -1,7 +1,7 @@
 """`vitsearch supernet`: train one set of weights for a whole space, look at its networks, take one out.
 
 vitsearch supernet train autoformer-tiny --patch-size 8 --data digits --recipe quick --out supernet
-vitsearch search autoformer-tiny --patch-size 8 --objective supernet:supernet --strategy evolution --trials 100 --out run
+vitsearch search autoformer-tiny --objective supernet:supernet --strategy evolution --trials 100 --out run
 vitsearch supernet extract supernet run#best --out best
 """
 
@@ -57,7 +57,9 @@ def supernet_train(
     out: OutOption,
     data: DataOption = "digits",
     recipe: RecipeOption = "autoformer",
-    subnets: Annotated[str, typer.Option("--subnets", help="Which networks a step trains: uniform, sandwich.")] = "uniform",
+    subnets: Annotated[
+        str, typer.Option("--subnets", help="Which networks a step trains: uniform, sandwich.")
+    ] = "uniform",
     epochs: EpochsOption = None,
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
@@ -105,7 +107,9 @@ def supernet_train(
         return emit({"out": str(done.out), "space": space, **done.result, "epochs": len(done.epochs)})
     for name in ("smallest", "largest"):
         print(f"{name} network: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
-    print(f"next: vitsearch search {space} --objective supernet:{done.out} --strategy evolution --trials 1000 --out run")
+    print(
+        f"next: vitsearch search {space} --objective supernet:{done.out} --strategy evolution --trials 1000 --out run"
+    )
 
 
 @supernet.command("eval")

@@ -147,7 +147,9 @@ def read_recipe(name: str, epochs: int | None, batch_size: int | None, changes: 
     from vitsearch.training.recipe import RECIPES, change
 
     edits = read_changes(changes or [])
-    edits |= {field: str(value) for field, value in (("epochs", epochs), ("batch_size", batch_size)) if value is not None}
+    edits |= {
+        field: str(value) for field, value in (("epochs", epochs), ("batch_size", batch_size)) if value is not None
+    }
     return change(RECIPES[name], edits)
 
 

@@ -246,6 +246,7 @@ def make_trainer(
         "progress": progress,
     }
     if isinstance(network, Supernet):
+        assert plan.subnets is not None
         return SupernetTrainer(network, task, plan.recipe, loader, validation, scheme=plan.subnets, **options)
     return Trainer(network, task, plan.recipe, loader, validation, compiled=_compiled(how, world), **options)
 

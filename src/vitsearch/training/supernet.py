@@ -7,18 +7,19 @@ same. Their gradients add up; the loss that is reported is their mean.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from vitsearch.architecture import Architecture
+from vitsearch.architecture import Architecture, check_whole
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.folder import WEIGHTS
 from vitsearch.models.supernet import Supernet
-from vitsearch.spaces import Space, space_of
+from vitsearch.spaces import SPACES, Space
 from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.randomness import seed_generators, seed_of
 from vitsearch.training.subnets import SUBNET_SCHEMES
@@ -64,7 +65,7 @@ class SupernetTrainer(Trainer):
 
     def architectures(self) -> list[Architecture]:
         """Of the present step."""
-        chosen = self.scheme(self.space, seed_of(self.seed, "subnets"), self.position.step)
+        chosen = self.scheme.choose(self.space, self.seed, self.position.step)
         return [self.space.decode(settings) for settings in chosen]
 
     def _gradients(self, images: Tensor, targets: Tensor, pieces: int) -> Tensor:
@@ -77,7 +78,8 @@ class SupernetTrainer(Trainer):
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Of the smallest and the largest network; `top1` is their mean."""
         found: dict[str, float] = {}
-        ends = {"smallest": self.space.smallest(), "largest": self.space.largest()}
+        region = self.space.region()
+        ends = {"smallest": region.smallest(), "largest": region.largest()}
         for name, settings in ends.items():
             network = Subnet(self.best_network(), self.space.decode(settings))
             measured = evaluate(network, batches, self.world, self.recipe.precision)
@@ -91,7 +93,8 @@ class TrainedSupernet(NamedTuple):
 
 
 def supernet_space(space: Mapping[str, Any]) -> Space:
-    return space_of(str(space["name"]), dict(space["fixed"]))
+    fixed: dict[str, Any] = {name: check_whole(name, value) for name, value in space["fixed"].items()}
+    return replace(SPACES[space["name"]], **fixed)
 
 
 def read_supernet(folder: str | Path) -> TrainedSupernet:

@@ -1,0 +1,134 @@
+"""The whole way on a CPU: train a supernet, search on it, take the winner out, train it; and stop anywhere on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+
+import vitsearch
+from vitsearch.cost import Geometry
+from vitsearch.data import evaluation_batches, open_training_data
+from vitsearch.errors import VitsearchError
+from vitsearch.evaluate import SupernetEvaluator
+from vitsearch.spaces import SPACES
+from vitsearch.study import run_search
+from vitsearch.training.distributed import World
+from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.recipe import RECIPES
+from vitsearch.training.run import Machine, train_network
+from vitsearch.training.supernet import read_supernet
+from vitsearch.training.trainer import evaluate
+
+SPACE = SPACES["autoformer-micro"].with_patch_size(8)
+GEOMETRY = Geometry(image_size=16, classes=10)
+CPU = Machine(device="cpu", save_every=4)
+RECIPE = replace(RECIPES["quick"], image_size=16, epochs=2, warmup_epochs=0, batch_size=128, drop_path=0.1)
+
+
+def plan(subnets: str = "uniform", **fields: Any) -> TrainingPlan:
+    space = {"name": SPACE.name, "fixed": SPACE.fixed()}
+    given = {"geometry": GEOMETRY, "data": "digits", "recipe": RECIPE} | fields
+    return TrainingPlan(space=space, subnets=subnets, **given)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("supernet") / "run"
+    train_network(plan(), out, machine=CPU)
+    return out
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("subnets", ["uniform", "sandwich"])
+def test_a_stopped_supernet_resumes_to_the_same_weights(tmp_path: Path, subnets: str) -> None:
+    def stop(done: int, total: int, note: str) -> None:
+        if done >= 8:
+            raise Stop
+
+    train_network(plan(subnets), tmp_path / "whole", machine=CPU)
+    with pytest.raises(Stop):
+        train_network(plan(subnets), tmp_path / "cut", machine=CPU, progress=stop)
+    train_network(plan(subnets), tmp_path / "cut", machine=CPU, resume=True)
+    whole, cut = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    assert whole.keys() == cut.keys() and all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+def test_an_objective_is_the_accuracy_of_the_extracted_network(trained: Path) -> None:
+    """Independent of the evaluator: extract, then classify the validation part."""
+    settings = vitsearch.sample(SPACE, 3, seed=1)
+    data = open_training_data("digits")
+    batches = evaluation_batches(
+        data.part("validation"), dataset=data, geometry=GEOMETRY, batch_size=64, device=torch.device("cpu")
+    )
+    _, supernet = read_supernet(trained)
+    for one, score in zip(settings, SupernetEvaluator(trained, device="cpu")(settings), strict=True):
+        network = supernet.extract(SPACE.decode(one))
+        expected = evaluate(network, batches, World(device=torch.device("cpu")), "float32")
+        assert score.scores == {f"supernet:{trained}": pytest.approx(expected["top1"])}
+
+
+def test_search_on_a_supernet_and_resume(tmp_path: Path, trained: Path) -> None:
+    objective = f"supernet:{trained},min:params"
+    options: dict[str, Any] = {"objective": objective, "strategy": "evolution:population=8,parents=3", "device": "cpu"}
+    options |= {"geometry": GEOMETRY, "seed": 3}
+    whole = run_search(SPACE, out=tmp_path / "whole", trials=20, **options)
+    run_search(SPACE, out=tmp_path / "cut", trials=11, **options)
+    cut = run_search(SPACE, out=tmp_path / "cut", trials=20, resume=True, **options)
+    assert [t.settings for t in whole.study.trials] == [t.settings for t in cut.study.trials]
+    assert [t.measured for t in whole.study.trials] == [t.measured for t in cut.study.trials]
+    assert whole.study.best is not None and whole.study.front
+
+
+def test_a_supernet_of_another_space_or_input_is_refused(tmp_path: Path, trained: Path) -> None:
+    for space, geometry in ((SPACES["autoformer-micro"], GEOMETRY), (SPACE, Geometry(image_size=32, classes=10))):
+        with pytest.raises(VitsearchError, match="must be of the space that is searched"):
+            run_search(
+                space, out=tmp_path / "run", objective=f"supernet:{trained}", trials=1, geometry=geometry, device="cpu"
+            )
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    options = ["--data", "digits", "--recipe", "quick", "--image-size", "16", "--device", "cpu", "--json"]
+    supernet = ["supernet", "train", "autoformer-micro", "--patch-size", "8", "--epochs", "2", *options]
+    done = cli(*supernet, "--out", tmp_path / "supernet").json()
+    assert {"validation_smallest_top1", "validation_largest_top1"} <= set(done) and "test_top1" not in done
+    search = [
+        "search",
+        "autoformer-micro",
+        "--objective",
+        f"supernet:{tmp_path / 'supernet'}",
+        "--strategy",
+        "evolution",
+    ]
+    found = cli(*search, "--trials", "4", "--device", "cpu", "--out", tmp_path / "run", "--json").json()
+    best = found["best"]["settings"]
+    assert best["patch_size"] == 8
+    rows = cli(
+        "supernet", "eval", tmp_path / "supernet", f"{tmp_path / 'run'}#best", "--device", "cpu", "--json"
+    ).json()
+    assert rows[0]["top1"] == found["best"]["measured"][f"supernet:{tmp_path / 'supernet'}"]
+    cli(
+        "supernet", "extract", tmp_path / "supernet", f"{tmp_path / 'run'}#best", "--out", tmp_path / "best", "--json"
+    ).json()
+    network = timm.create_model(f"local-dir:{tmp_path / 'best'}", pretrained=True)
+    assert sum(parameter.numel() for parameter in network.parameters()) == found["best"]["measured"]["params"]
+    retrained = cli(
+        "train", f"{tmp_path / 'run'}#best", *options, "--epochs", "1", "--out", tmp_path / "trained"
+    ).json()
+    assert retrained["settings"] == best and json.loads((tmp_path / "trained" / "result.json").read_text())
+    assert (
+        "is the training of one network"
+        in cli("supernet", "eval", tmp_path / "trained", f"{tmp_path / 'run'}#0").error()
+    )

@@ -20,6 +20,7 @@ from vitsearch.proxies import PROXIES
 from vitsearch.search import STRATEGIES
 from vitsearch.spaces import SPACES
 from vitsearch.training.recipe import RECIPES
+from vitsearch.training.subnets import SUBNET_SCHEMES
 
 hypothesis.settings.register_profile("vitsearch", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("vitsearch")
@@ -47,7 +48,7 @@ class Ran(NamedTuple):
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """What a test registers is gone after it."""
-    all_of_them = (SPACES, PROXIES, STRATEGIES, DATASETS, RECIPES)
+    all_of_them = (SPACES, PROXIES, STRATEGIES, DATASETS, RECIPES, SUBNET_SCHEMES)
     kept = [(registry, dict(registry._entries)) for registry in all_of_them if len(registry)]
     plugins = dict(registry_module._loaded_plugins)
     yield

@@ -1,0 +1,67 @@
+"""Which networks of a supernet a training step trains: a function of (seed, step), and of nothing that went before.
+
+So all processes of a distributed training draw the same networks, and a resumed one draws those it would have drawn.
+The gradients of the networks of one step are added up.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Protocol
+
+from vitsearch.architecture import Settings, check_seed, check_whole
+from vitsearch.errors import VitsearchError
+from vitsearch.registry import Registry
+from vitsearch.spaces import Space
+
+ATTEMPTS = 1000
+
+
+class SubnetScheme(Protocol):
+    def choose(self, space: Space, seed: int, step: int) -> list[Settings]: ...
+
+
+SUBNET_SCHEMES: Registry[SubnetScheme] = Registry("subnet scheme", "vitsearch.training")
+
+
+class Uniform:
+    """One network per step, each knob uniform over its choices, each block apart (AutoFormer).
+
+    Not uniform over architectures: each depth is drawn equally often, and there are far fewer shallow networks than
+    deep ones.
+    """
+
+    def choose(self, space: Space, seed: int, step: int) -> list[Settings]:
+        return [draw(space, generator_of(seed, step))]
+
+
+class Sandwich:
+    """The largest network, the smallest, and two drawn as `Uniform` draws (Yu et al., ICCV 2019; S3).
+
+    Largest and smallest are by parameters.
+    """
+
+    def choose(self, space: Space, seed: int, step: int) -> list[Settings]:
+        random, region = generator_of(seed, step), space.region()
+        return [region.largest(), region.smallest(), draw(space, random), draw(space, random)]
+
+
+SUBNET_SCHEMES.add("uniform", Uniform())
+SUBNET_SCHEMES.add("sandwich", Sandwich())
+
+
+def generator_of(seed: int, step: int) -> Random:
+    return Random(f"{check_seed(seed)}/subnets/{check_whole('step', step, least=0, most=1 << 62)}")
+
+
+def draw(space: Space, random: Random) -> Settings:
+    """Every knob uniform over its choices; drawn again where the space does not have the combination."""
+    for _ in range(ATTEMPTS):
+        values: dict[str, Any] = {k.name: random.choice(k.choices) for k in space.knobs if k.per == "network"}
+        for knob in space.knobs:
+            if knob.per == "block":
+                values[knob.name] = [random.choice(knob.choices) for _ in range(values["depth"])]
+        settings = space.settings(**values)
+        if settings in space:
+            return settings
+    raise VitsearchError(f"no member of {space.name} came out of {ATTEMPTS} draws of its knobs")

@@ -22,6 +22,7 @@ from vitsearch.records import Trial
 from vitsearch.search import STRATEGIES, Domain, History, parse_strategy
 from vitsearch.spaces import SPACES
 from vitsearch.training.recipe import RECIPES
+from vitsearch.training.subnets import SUBNET_SCHEMES
 
 hypothesis.settings.register_profile("vitsearch", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("vitsearch")
@@ -49,7 +50,7 @@ class Ran(NamedTuple):
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """What a test registers is gone after it."""
-    all_of_them = (SPACES, PROXIES, STRATEGIES, DATASETS, RECIPES)
+    all_of_them = (SPACES, PROXIES, STRATEGIES, DATASETS, RECIPES, SUBNET_SCHEMES)
     kept = [(registry, dict(registry._entries)) for registry in all_of_them if len(registry)]
     plugins = dict(registry_module._loaded_plugins)
     yield

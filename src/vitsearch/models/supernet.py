@@ -66,10 +66,12 @@ class Skeleton:
     A call depends on nothing but its tensors, so that it can be compiled once and used at every depth.
     """
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: nn.Module, compiling: Mapping[str, Any] | None) -> None:
         self.layer = layer
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
         self.apply: Callable[..., Tensor] = self._apply
+        if compiling is not None:
+            self.apply = torch.compile(self._apply, **compiling)
 
     def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: cut(name, whole[name], shape) for name, shape in self.shapes.items()}
@@ -103,6 +105,7 @@ class Supernet(nn.Module):
         rates = iter(drop_path_rates(self.envelope, drop_path_rate))
         self._rates = [[next(rates) for _ in stage.blocks] for stage in self.envelope.stages]
         self._skeletons: dict[tuple[Any, ...], Skeleton] = {}
+        self._compiling: dict[str, Any] | None = None
 
     def forward(self, x: Tensor, architecture: Architecture) -> Tensor:
         """Logits of this network of the supernet."""
@@ -138,6 +141,15 @@ class Supernet(nn.Module):
         network.to(self.head.weight.device, self.head.weight.dtype)
         network.load_state_dict(self.slices(architecture))
         return network
+
+    def compile(self, **options: Any) -> None:
+        """Compile each layer when its shape first occurs, with these options of `torch.compile`.
+
+        There are few shapes and many architectures: compiled as a whole, the supernet would be compiled at every step.
+        """
+        # One function serves all shapes; without isolation torch gives up on it after eight.
+        self._compiling = {"dynamic": False, "isolate_recompiles": True} | options
+        self._skeletons.clear()
 
     def no_weight_decay(self) -> set[str]:
         """Tokens and tables: position, class token, relative position."""
@@ -181,7 +193,7 @@ class Supernet(nn.Module):
                 layer = (BLOCK_BUILDERS | ENTRY_BUILDERS)[type(kind)](kind, *arguments)
                 for name in ("drop_path1", "drop_path2") if drops else ():
                     setattr(layer, name, KeptPath())
-            self._skeletons[key] = Skeleton(layer)
+            self._skeletons[key] = Skeleton(layer, self._compiling)
         return self._skeletons[key]
 
     def _factors(self, x: Tensor, rate: float) -> list[Tensor]:

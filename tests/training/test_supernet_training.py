@@ -1,4 +1,4 @@
-"""The whole way on a CPU: train a supernet, search on it, take the winner out, train it; and stop anywhere on the way."""
+"""The whole way on a CPU: train a supernet, search on it, take the winner out, train it."""
 
 from __future__ import annotations
 
@@ -104,31 +104,16 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     supernet = ["supernet", "train", "autoformer-micro", "--patch-size", "8", "--epochs", "2", *options]
     done = cli(*supernet, "--out", tmp_path / "supernet").json()
     assert {"validation_smallest_top1", "validation_largest_top1"} <= set(done) and "test_top1" not in done
-    search = [
-        "search",
-        "autoformer-micro",
-        "--objective",
-        f"supernet:{tmp_path / 'supernet'}",
-        "--strategy",
-        "evolution",
-    ]
-    found = cli(*search, "--trials", "4", "--device", "cpu", "--out", tmp_path / "run", "--json").json()
+    objective, trial = f"supernet:{tmp_path / 'supernet'}", f"{tmp_path / 'run'}#best"
+    search = ["search", "autoformer-micro", "--objective", objective, "--strategy", "evolution", "--trials", "4"]
+    found = cli(*search, "--device", "cpu", "--out", tmp_path / "run", "--json").json()
     best = found["best"]["settings"]
     assert best["patch_size"] == 8
-    rows = cli(
-        "supernet", "eval", tmp_path / "supernet", f"{tmp_path / 'run'}#best", "--device", "cpu", "--json"
-    ).json()
-    assert rows[0]["top1"] == found["best"]["measured"][f"supernet:{tmp_path / 'supernet'}"]
-    cli(
-        "supernet", "extract", tmp_path / "supernet", f"{tmp_path / 'run'}#best", "--out", tmp_path / "best", "--json"
-    ).json()
+    rows = cli("supernet", "eval", tmp_path / "supernet", trial, "--device", "cpu", "--json").json()
+    assert rows[0]["top1"] == found["best"]["measured"][objective]
+    assert cli("supernet", "extract", tmp_path / "supernet", trial, "--out", tmp_path / "best", "--json").json()
     network = timm.create_model(f"local-dir:{tmp_path / 'best'}", pretrained=True)
     assert sum(parameter.numel() for parameter in network.parameters()) == found["best"]["measured"]["params"]
-    retrained = cli(
-        "train", f"{tmp_path / 'run'}#best", *options, "--epochs", "1", "--out", tmp_path / "trained"
-    ).json()
+    retrained = cli("train", trial, *options, "--epochs", "1", "--out", tmp_path / "trained").json()
     assert retrained["settings"] == best and json.loads((tmp_path / "trained" / "result.json").read_text())
-    assert (
-        "is the training of one network"
-        in cli("supernet", "eval", tmp_path / "trained", f"{tmp_path / 'run'}#0").error()
-    )
+    assert "is the training of one network" in cli("supernet", "eval", tmp_path / "trained", trial).error()

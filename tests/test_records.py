@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.records import Journal, Trial, parse_json, read_trials, uninterrupted, write_atomically
+from vitsearch.records import Journal, Trial, parse_json, read_trials, uninterrupted, write_atomically, write_bytes_atomically
 
 
 def trial(number: int, **changes: object) -> Trial:
@@ -113,7 +113,7 @@ def test_atomic_write_replaces_or_leaves(tmp_path: Path) -> None:
     path = tmp_path / "study.json"
     write_atomically(path, "old")
     with pytest.raises(TypeError):
-        write_atomically(path, 3)  # type: ignore[arg-type]
+        write_bytes_atomically(path, "not bytes")  # type: ignore[arg-type]
     assert path.read_text() == "old"
     write_atomically(path, "new")
     assert path.read_text() == "new"

@@ -13,7 +13,7 @@ from vitsearch import evaluate
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch, open_data
-from vitsearch.evaluate import ProxyEvaluator
+from vitsearch.evaluate import CPU_MOST, ProxyEvaluator
 from vitsearch.models import build
 from vitsearch.models.initialise import draw_seed
 from vitsearch.models.weights import WeightBank, cut
@@ -168,7 +168,7 @@ def test_memory_bounds_the_batch() -> None:
     assert len(scorer(networks)) == 4 and scorer.at_once == 1
     roomy = evaluator(["dss"], memory=64 << 30)
     roomy(networks)
-    assert roomy.at_once is not None and roomy.at_once > 100
+    assert roomy.at_once == CPU_MOST > 1
 
 
 def test_groups_share_a_skeleton_and_keep_their_order() -> None:

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.records import Journal, Trial, parse_json, read_trials, uninterrupted, write_atomically, write_bytes_atomically
+from vitsearch.records import (
+    Journal,
+    Trial,
+    parse_json,
+    read_trials,
+    uninterrupted,
+    write_atomically,
+    write_bytes_atomically,
+)
 
 
 def trial(number: int, **changes: object) -> Trial:

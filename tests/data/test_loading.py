@@ -304,3 +304,12 @@ def test_many_tensors_travel_as_one() -> None:
     ]
     sent = send(given, torch.device("meta"))
     assert [(t.shape, t.dtype) for t in sent] == [(t.shape, t.dtype) for t in given]
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_whoever_takes_a_batch_has_gradients(resident: bool, memory: Callable[..., Any]) -> None:
+    batches = loader(memory(), resident).batches()
+    next(batches)
+    assert torch.is_grad_enabled()
+    next(batches)
+    assert torch.is_grad_enabled()

@@ -85,6 +85,15 @@ def test_a_stopped_training_resumes_to_the_same_weights(tmp_path: Path, recipe: 
     assert resumed.result["test_top1"] == whole.result["test_top1"]
 
 
+def test_streamed_images_train_as_resident_ones_do(tmp_path: Path) -> None:
+    """Without augmentation both see the same images, up to how each resizes them."""
+    recipe = replace(RECIPE, drop_path=0.0, epochs=3)
+    resident = train_network(plan(recipe), tmp_path / "resident", machine=CPU)
+    streamed = train_network(plan(recipe), tmp_path / "streamed", machine=replace(CPU, resident=False, workers=0))
+    losses = [[row["loss"] for row in done.epochs] for done in (resident, streamed)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02) and losses[1][-1] < losses[1][0]
+
+
 def test_seeds_and_generators(tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)

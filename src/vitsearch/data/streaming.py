@@ -174,7 +174,8 @@ class StreamingLoader:
             pixels = found.pixels.to(self.device, non_blocking=True)
             labels, *boxes = send([found.labels, *self.finish.boxes(step)], self.device)
             with torch.no_grad():
-                yield Batch(self.finish(pixels, boxes), labels)
+                images = self.finish(pixels, boxes)
+            yield Batch(images, labels)  # outside: whoever takes it wants gradients
 
 
 class EvaluationSamples(MapDataset[Sample]):

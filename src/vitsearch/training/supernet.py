@@ -58,6 +58,7 @@ class SupernetTrainer(Trainer):
     """The same loop; a step's gradients are those of its networks together."""
 
     step_kind = SupernetStep
+    leaves_some_out = True
 
     def __init__(self, supernet: Supernet, *arguments: Any, scheme: str, **options: Any) -> None:
         self.space, self.scheme = supernet.space, SUBNET_SCHEMES[scheme]

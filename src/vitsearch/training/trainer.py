@@ -75,6 +75,8 @@ class Trainer:
     """One network, one task, one recipe. `run` goes from the last checkpoint to the end."""
 
     step_kind: type[Step] = Step
+    leaves_some_out = False
+    """Whether a step may leave parameters out."""
 
     def __init__(
         self,
@@ -110,7 +112,9 @@ class Trainer:
         self.step_module: nn.Module = self.step_kind(network, task, world.device, recipe.precision)
         if world.size > 1:
             ids = [world.device.index] if world.device.type == "cuda" else None
-            self.step_module = DistributedDataParallel(self.step_module, device_ids=ids)
+            self.step_module = DistributedDataParallel(
+                self.step_module, device_ids=ids, find_unused_parameters=self.leaves_some_out
+            )
         if compiled:
             self.step_module.compile(dynamic=False)
         self.speed = 0.0

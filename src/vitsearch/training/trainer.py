@@ -122,7 +122,9 @@ class Trainer:
     # --- the loop
 
     def run(self) -> None:
-        if self.checkpoint.exists():
+        begun = self.checkpoint.exists()
+        self.world.wait()  # all have looked before one of them writes
+        if begun:
             self.restore()
         else:
             if self.journal is not None:

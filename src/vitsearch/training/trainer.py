@@ -291,6 +291,7 @@ class Trainer:
             "the loss is not finite near step %d: back to step %d with %g of the rate (retry %d of %d)",
             *(failed, self.position.step, self.position.rate_factor, self.position.retries, RETRIES),
         )
+        self.world.wait()  # all have read before one of them writes
         self.save()  # a resumed training goes on with the lower rate
 
 

@@ -114,7 +114,7 @@ def test_fields_from_texts() -> None:
     ("changes", "said"),
     [
         ({"drop_pth": "1"}, "Did you mean 'drop_path'"),
-        ({"epochs": "many"}, "`epochs` must be a int, but got 'many'"),
+        ({"epochs": "many"}, "`epochs` must be a whole number, but got 'many'"),
         ({"epochs": "0"}, "`epochs` must be"),
         ({"label_smoothing": "1"}, "below 1"),
         ({"precision": "int8"}, "`precision` must be one of float32, bfloat16, float16, but got 'int8'"),

@@ -161,7 +161,10 @@ def _parsed(owner: Any, name: str, text: str, shown: str) -> Any:
             return int(text)
         return float(text) if kind.startswith("float") else text
     except ValueError:
-        raise VitsearchError(f"`{shown}` must be a {kind.split('[')[0]}, but got {text!r}") from None
+        wanted = (
+            "numbers with commas" if kind.startswith("tuple") else "a whole number" if "int" in kind else "a number"
+        )
+        raise VitsearchError(f"`{shown}` must be {wanted}, but got {text!r}") from None
 
 
 RECIPES: Registry[Recipe] = Registry("recipe", "vitsearch.training")

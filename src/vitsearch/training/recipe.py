@@ -161,9 +161,8 @@ def _parsed(owner: Any, name: str, text: str, shown: str) -> Any:
             return int(text)
         return float(text) if kind.startswith("float") else text
     except ValueError:
-        wanted = (
-            "numbers with commas" if kind.startswith("tuple") else "a whole number" if "int" in kind else "a number"
-        )
+        number = "a whole number" if kind.startswith("int") else "a number"
+        wanted = "numbers with commas" if kind.startswith("tuple") else number
         raise VitsearchError(f"`{shown}` must be {wanted}, but got {text!r}") from None
 
 

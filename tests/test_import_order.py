@@ -36,6 +36,7 @@ ORDER = [
     "arguments",
     "options",
     "terminal",
+    "bench_command",
     "training_command",
     "supernet_command",
     "cli",

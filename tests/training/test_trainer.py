@@ -204,6 +204,44 @@ def test_lower_precision_trains_and_resumes(tmp_path: Path, precision: Any) -> N
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
+def test_the_loss_scale_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It doubles after so many steps without overflow; a resumed training must not begin to count anew."""
+    scaler = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda kind, enabled: scaler(kind, enabled=enabled, growth_interval=5))
+    recipe = replace(RECIPE, precision="float16")
+    train_network(plan(recipe), tmp_path / "whole", machine=CPU)
+    with pytest.raises(Stop):
+        train_network(plan(recipe), tmp_path / "cut", machine=CPU, progress=stop_at(4))
+    train_network(plan(recipe), tmp_path / "cut", machine=CPU, resume=True)
+    ends = [read_checkpoint(tmp_path / name / "checkpoint.safetensors")[1] for name in ("whole", "cut")]
+    assert ends[0] == ends[1] and ends[0].scaled_steps == 8 - 5
+
+
+def test_curves_for_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = train_network(plan(), tmp_path / "run", machine=replace(CPU, tensorboard=True))
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    found = {event.step: event.value for event in events.Scalars("loss")}
+    assert found == {row["step"]: pytest.approx(row["loss"], rel=1e-6) for row in done.epochs} and len(found) == 2
+
+
+def test_a_missing_package_is_said_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(VitsearchError, match=r"vitsearch\[tensorboard\]"):
+        train_network(plan(), tmp_path / "run", machine=replace(CPU, tensorboard=True))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("model", ["test_vit", "test_resnet"])
+def test_a_trained_model_of_timm_is_loaded_by_timm(tmp_path: Path, model: str) -> None:
+    train_network(plan(replace(RECIPE, epochs=1), timm=model), tmp_path / "run", machine=CPU)
+    network = timm.create_model(f"local-dir:{tmp_path / 'run'}", pretrained=True).eval()
+    assert same(network.state_dict(), weights(tmp_path / "run")) and network.num_classes == 10
+    assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
 def test_a_teacher_trained_by_the_same_command(tmp_path: Path, cli: Callable[..., Any]) -> None:
     options = ["--data", "digits", "--batch-size", "250", "--epochs", "2", "--device", "cpu", "--json"]
     teacher = cli("train", "--timm", "test_resnet", *options, "--image-size", "32", "--out", tmp_path / "teacher")

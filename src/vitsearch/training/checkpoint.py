@@ -36,7 +36,8 @@ class Position:
     micro_batches: int = 1
     """Into how many a batch is cut; doubles when memory runs out."""
     loss_scale: float | None = None
-    """Of float16."""
+    """Of float16; it grows after enough steps in a row without overflow, of which `scaled_steps` are past."""
+    scaled_steps: int = 0
 
 
 def named_state(network: nn.Module, task: nn.Module) -> dict[str, nn.Parameter]:

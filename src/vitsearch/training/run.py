@@ -39,6 +39,7 @@ from vitsearch.models.supernet import Supernet
 from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
 from vitsearch.tasks import Classification, Task
+from vitsearch.training.curves import Curves, require_tensorboard
 from vitsearch.training.distributed import World, join_world
 from vitsearch.training.plan import (
     CHECKPOINT,
@@ -95,6 +96,8 @@ def train_network(
     """Train, or go on training, and look at the test part once, at the end."""
     how, folder = machine or Machine(), Path(out)
     refuse_existing(folder, resume)
+    if how.tensorboard:
+        require_tensorboard()  # not after hours
     with join_world(how.device) as world, borrowed_generators(world.device):
         dataset = open_training_data(plan.data)
         check_plan(plan, dataset)
@@ -128,8 +131,6 @@ def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World,
     rows = trainer.journal.rows if trainer.journal is not None else []
     if world.writes:
         write_result(plan, dataset, trainer.best_network(), result, folder)
-        if how.tensorboard:
-            write_tensorboard(folder / "tensorboard", rows, result)
     return Trained(out=folder, result=result, epochs=list(rows), writes=world.writes)
 
 
@@ -244,6 +245,7 @@ def make_trainer(
         "save_every": how.save_every,
         "evaluate_every": how.evaluate_every,
         "progress": progress,
+        "on_epoch": Curves(folder / "tensorboard") if how.tensorboard and world.writes else None,
     }
     if isinstance(network, Supernet):
         assert plan.subnets is not None
@@ -290,18 +292,3 @@ def read_training(folder: str | Path) -> Trained:
     except FileNotFoundError:
         raise BadStudy(f"{path} is not a finished training: it has no {RESULT}") from None
     return Trained(out=path, result=result, epochs=read_epochs(path / EPOCHS))
-
-
-def write_tensorboard(folder: Path, rows: list[dict[str, Any]], result: dict[str, Any]) -> None:
-    from vitsearch.errors import require
-
-    require("tensorboard", extra="tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(folder) as writer:
-        for row in rows:
-            for name, value in row.items():
-                if name not in ("epoch", "step"):
-                    writer.add_scalar(name, value, row["step"])
-        for name, value in result.items():
-            writer.add_scalar(name, value, result["steps"])

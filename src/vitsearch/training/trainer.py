@@ -95,10 +95,11 @@ class Trainer:
         save_every: int = 500,
         evaluate_every: int | None = None,
         progress: Progress | None = None,
+        on_epoch: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.network, self.task, self.recipe, self.loader = network, task, recipe, loader
         self.validation, self.seed, self.world = validation, seed, world
-        self.checkpoint, self.journal, self.progress = checkpoint, journal, progress
+        self.checkpoint, self.journal, self.progress, self.on_epoch = checkpoint, journal, progress, on_epoch
         self.save_every = save_every
         self.evaluate_every = evaluate_every or max(1, recipe.epochs // 20)
         self.total = recipe.epochs * loader.steps_per_epoch
@@ -233,6 +234,8 @@ class Trainer:
             row |= {f"validation_{name}": value for name, value in self.evaluate(self.validation).items()}
         if self.journal is not None:
             self.journal.append(row)
+        if self.on_epoch is not None:
+            self.on_epoch(row)
         self.meter.zero_()
         self.clock, self.clocked = time.perf_counter(), self.position.step
 
@@ -246,8 +249,10 @@ class Trainer:
     # --- checkpoints
 
     def save(self) -> None:
-        scale = self.scaler.get_scale() if self.scaler.is_enabled() else None
-        self.position = replace(self.position, loss_scale=scale)
+        if self.scaler.is_enabled():
+            state = self.scaler.state_dict()
+            scale, past = float(state["scale"]), int(state["_growth_tracker"])
+            self.position = replace(self.position, loss_scale=scale, scaled_steps=past)
         if not self.world.writes:
             return
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
@@ -272,7 +277,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.meter.copy_(tensors["meter"])
         if self.position.loss_scale is not None:
-            self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": self.position.loss_scale})
+            kept = {"scale": self.position.loss_scale, "_growth_tracker": self.position.scaled_steps}
+            self.scaler.load_state_dict(self.scaler.state_dict() | kept)
         if self.journal is not None:
             self.journal.cut(self.position.step)
 
@@ -284,9 +290,7 @@ class Trainer:
                 f"{self.optimizer.param_groups[0]['lr']:.3g}): try a lower learning_rate, a longer warm-up or float32"
             )
         self.restore()
-        self.position = replace(
-            self.position, retries=before.retries + 1, rate_factor=before.rate_factor / 2, loss_scale=None
-        )
+        self.position = replace(self.position, retries=before.retries + 1, rate_factor=before.rate_factor / 2)
         log.warning(
             "the loss is not finite near step %d: back to step %d with %g of the rate (retry %d of %d)",
             *(failed, self.position.step, self.position.rate_factor, self.position.retries, RETRIES),

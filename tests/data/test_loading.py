@@ -64,7 +64,8 @@ def test_processes_and_restarts_change_nothing(
 
 def test_the_strongest_magnitudes_can_be_drawn(memory: Callable[..., Any]) -> None:
     for text in ("rand-m10-inc1-p1", "rand-m0-p1", "rand-m10-p1", "v0-mstd9", "originalr-mstd9"):
-        list(islice(loader(memory(), False, Augmentation(rand_augment=text)).batches(), 15))
+        for batch in islice(loader(memory(), False, Augmentation(rand_augment=text)).batches(), 15):
+            assert batch.images.isfinite().all() and batch.images.shape[1:] == (3, 12, 12), text
 
 
 def test_workers_change_nothing(memory: Callable[..., Any]) -> None:
@@ -281,9 +282,28 @@ def test_what_cannot_be_compiled_runs_as_it_is(
 
     monkeypatch.setattr(torch, "compile", compiled)
     fused = Fused(as_bytes, torch.device("cuda"))
-    assert [fused(torch.tensor([0.5, 300.0])).tolist() for _ in range(2)] == [[1, 255]] * 2
+    with caplog.at_level(logging.WARNING, "vitsearch"):
+        assert [fused(torch.tensor([0.5, 300.0])).tolist() for _ in range(2)] == [[1, 255]] * 2
     assert [record.message for record in caplog.records] == ["as_bytes is not compiled: no compiler here"]
     assert Fused(as_bytes, CPU).compiled is None
+
+
+def test_what_fails_later_or_for_want_of_memory_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: list[Any] = [torch.cuda.OutOfMemoryError("full"), torch.ones(1), RuntimeError("broken")]
+
+    def compiled(*_: object, **__: object) -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiled)
+    fused = Fused(as_bytes, torch.device("cuda"))
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        fused(torch.ones(1))
+    assert torch.equal(fused(torch.ones(1)), torch.ones(1))
+    with pytest.raises(RuntimeError, match="broken"):
+        fused(torch.ones(1))
 
 
 def test_streams_leave_the_global_generator_alone(memory: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -61,6 +62,7 @@ def registries() -> Iterator[None]:
         registry._entries = entries
     registry_module._loaded_plugins.clear()
     registry_module._loaded_plugins.update(plugins)
+    logging.getLogger("vitsearch").setLevel(logging.NOTSET)  # --quiet was for one command
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from vitsearch.registry import Registry, did_you_mean
 
 Precision = Literal["float32", "bfloat16", "float16"]
 Schedule = Literal["cosine", "constant"]
+Unit = Literal["step", "epoch"]
 MixMode = Literal["batch", "pair", "elem"]
 Decay = Literal["matrices", "all-but-vectors", "everything"]
 
@@ -35,7 +36,7 @@ class Recipe:
     warmup_epochs: float = 5
     warmup_rate: float = 1e-6
     schedule: Schedule = "cosine"
-    steps_of: Literal["step", "epoch"] = "epoch"
+    steps_of: Unit = "epoch"
     """How often the rate changes."""
     weight_decay: float = 0.05
     decayed: Decay = "matrices"
@@ -77,12 +78,9 @@ class Recipe:
         if self.average is not None:
             _check_number("average", self.average, above=0.0, most=1.0)
         _check_number("crop_percent", self.crop_percent, above=0.0, most=1.0)
-        for name, allowed in (
-            ("schedule", Schedule),
-            ("precision", Precision),
-            ("mix_mode", MixMode),
-            ("decayed", Decay),
-        ):
+        choices = {"schedule": Schedule, "steps_of": Unit, "precision": Precision}
+        choices |= {"mix_mode": MixMode, "decayed": Decay}
+        for name, allowed in choices.items():
             if getattr(self, name) not in get_args(allowed):
                 raise VitsearchError(
                     f"`{name}` must be one of {', '.join(get_args(allowed))}, but got {brief(getattr(self, name))}"

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vitsearch.errors import VitsearchError
+from vitsearch.models.folder import CONFIG, WEIGHTS
 from vitsearch.models.resize import adapt_channels, resize_tables
 from vitsearch.records import parse_json
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 WRAPPERS = ("model_ema", "state_dict_ema", "state_dict", "model")
 """Where training scripts keep the weights in a .pth file. Averaged weights come first, as timm has it."""
 PREFIXES = ("module.", "_orig_mod.")

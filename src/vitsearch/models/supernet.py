@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -26,9 +27,11 @@ from timm.layers import drop_path
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vitsearch.architecture import Absent, Architecture, Block, Entry, Stage, WindowAttention
+from vitsearch import architecture as blueprint
+from vitsearch.architecture import Absent, Architecture, Block, Entry, Stage
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.models.layers import Attention, TransformerBlock, WindowAttention
 from vitsearch.models.vit import (
     BLOCK_BUILDERS,
     ENTRY_BUILDERS,
@@ -71,7 +74,7 @@ class Skeleton:
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
         self.apply: Callable[..., Tensor] = self._apply
         if compiling is not None:
-            self.apply = torch.compile(self._apply, **compiling)
+            self.apply = torch.compile(MethodType(copied(Skeleton._apply), self), **compiling)
 
     def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: cut(name, whole[name], shape) for name, shape in self.shapes.items()}
@@ -84,6 +87,12 @@ class Skeleton:
     ) -> Tensor:
         kept = {f"drop_path{number}.factor": factor for number, factor in enumerate(factors, 1)}
         return cast(Tensor, functional_call(self.layer, self.slices(whole) | constants | kept, (x,), tie_weights=False))
+
+
+def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same function with code of its own: torch keeps what it compiled with the code, eight shapes at most."""
+    assert isinstance(function, FunctionType)
+    return FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
 
 
 class Supernet(nn.Module):
@@ -106,6 +115,7 @@ class Supernet(nn.Module):
         self._rates = [[next(rates) for _ in stage.blocks] for stage in self.envelope.stages]
         self._skeletons: dict[tuple[Any, ...], Skeleton] = {}
         self._compiling: dict[str, Any] | None = None
+        self._fused = True
 
     def forward(self, x: Tensor, architecture: Architecture) -> Tensor:
         """Logits of this network of the supernet."""
@@ -147,8 +157,12 @@ class Supernet(nn.Module):
 
         There are few shapes and many architectures: compiled as a whole, the supernet would be compiled at every step.
         """
-        # One function serves all shapes; without isolation torch gives up on it after eight.
-        self._compiling = {"dynamic": False, "isolate_recompiles": True} | options
+        self._compiling = {"dynamic": False} | options
+        self._skeletons.clear()
+
+    def set_fused_attention(self, fused: bool) -> None:
+        """Which kernel attention uses, as `VisionNetwork.set_fused_attention` has it."""
+        self._fused = fused
         self._skeletons.clear()
 
     def no_weight_decay(self) -> set[str]:
@@ -193,6 +207,8 @@ class Supernet(nn.Module):
                 layer = (BLOCK_BUILDERS | ENTRY_BUILDERS)[type(kind)](kind, *arguments)
                 for name in ("drop_path1", "drop_path2") if drops else ():
                     setattr(layer, name, KeptPath())
+            if isinstance(layer, TransformerBlock):
+                cast(Attention | WindowAttention, layer.attn).fused = self._fused
             self._skeletons[key] = Skeleton(layer, self._compiling)
         return self._skeletons[key]
 
@@ -236,11 +252,11 @@ def _fits(block: Block, largest: Block) -> bool:
         return False
     if block.hidden > largest.hidden or block.heads * block.head_dim > largest.heads * largest.head_dim:
         return False
-    if isinstance(block, WindowAttention):
-        assert isinstance(largest, WindowAttention)
+    if isinstance(block, blueprint.WindowAttention):
+        assert isinstance(largest, blueprint.WindowAttention)
         same = (block.window, block.shifted) == (largest.window, largest.shifted)
         return same and block.heads <= largest.heads
-    assert not isinstance(largest, WindowAttention)
+    assert not isinstance(largest, blueprint.WindowAttention)
     if block.relative_distance != largest.relative_distance:
         return False
     return not block.relative_distance or block.head_dim <= largest.head_dim

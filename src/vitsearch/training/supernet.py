@@ -64,6 +64,11 @@ class SupernetTrainer(Trainer):
         self.space, self.scheme = supernet.space, SUBNET_SCHEMES[scheme]
         super().__init__(supernet, *arguments, **options)
 
+    def compile(self) -> None:
+        """Layer by layer, since the network changes at every step and its layers have few shapes."""
+        for network in (self.network, self.best_network()):
+            cast(Supernet, network).compile()
+
     def architectures(self) -> list[Architecture]:
         """Of the present step."""
         chosen = self.scheme.choose(self.space, self.seed, self.position.step)

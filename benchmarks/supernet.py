@@ -4,8 +4,9 @@
     python benchmarks/supernet.py --device cuda --out benchmarks/results/supernet-h200.json --commit HASH
 
 In one run, on the same supernet (AutoFormer-Tiny with relative position): the trainer's own steps end to end, a network
-drawn for each, with images that are resident on the device; the same steps on one batch (`compute_only`); evaluation of networks drawn at random. The reference is what the published code does: uncompiled, every matrix product
-of the relative position spelt out. `speedup` is the speed over the reference's. `baseline/` rows are one fixed network
+drawn for each, with images that are resident on the device; the same steps on one batch (`compute_only`); evaluation
+of networks drawn at random. The reference is what the published code does: uncompiled, every matrix product of the
+relative position spelt out. `speedup` is the speed over the reference's. `baseline/` rows are one fixed network
 of timm, compiled as a whole. Each layer is compiled when its shape first occurs, before the clock starts; the row says
 how long that took.
 """

@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitsearch.data import Batch, Loader
 from vitsearch.environment import is_out_of_memory
 from vitsearch.errors import TrainingFailed, VitsearchError
+from vitsearch.models import VisionNetwork
 from vitsearch.tasks import Task, accuracy
 from vitsearch.training.checkpoint import (
     Position,
@@ -121,7 +122,10 @@ class Trainer:
         self.speed = 0.0
 
     def compile(self) -> None:
-        self.step_module.compile(dynamic=False)
+        if isinstance(self.network, VisionNetwork):
+            self.network.compile_layers()
+        else:
+            self.step_module.compile(dynamic=False)
 
     # --- the loop
 

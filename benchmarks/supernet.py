@@ -14,6 +14,7 @@ how long that took.
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,10 +27,10 @@ import torch
 from scoring import add_output_options, circumstances, keep_rows, peak_memory, reset_peak_memory
 from torch import Tensor
 
-from training import LIGHT, SyntheticImages, bare_loop, recipe_of, seconds_of
+from training import LIGHT, SyntheticImages, bare_step, recipe_of, seconds_of
 from vitsearch.architecture import Architecture
 from vitsearch.cost import Geometry
-from vitsearch.data import Batch, train_loader
+from vitsearch.data import train_loader
 from vitsearch.environment import pick_device
 from vitsearch.models.supernet import Supernet
 from vitsearch.spaces import SPACES, Space
@@ -121,22 +122,19 @@ def timed(trainer: SupernetTrainer, device: torch.device, steps: int, rounds: in
     seconds_of(device, 1, lambda: trainer.train_step(next(batches)))
     compiling = time.perf_counter() - start
     reset_peak_memory(device)
-    trained: set[str] = set()
-
-    def step(batch: Batch) -> None:
-        trained.update(architecture.key() for architecture in trainer.architectures())
-        trainer.train_step(batch)
-
+    begun = trainer.position.step
     chosen = [trainer.scheme.choose(trainer.space, 1, number)[0] for number in range(steps)]
     networks = [trainer.space.decode(settings) for settings in chosen]
     times: dict[str, list[float]] = {"train": [], "compute_only": [], "evaluate": []}
     for _ in range(rounds):  # in turns, so that noise hits all alike
         coming = iter(networks)
-        times["train"].append(seconds_of(device, steps, lambda: step(next(batches))))
-        times["compute_only"].append(seconds_of(device, steps, lambda: step(fixed)))
+        times["train"].append(seconds_of(device, steps, lambda: trainer.train_step(next(batches))))
+        times["compute_only"].append(seconds_of(device, steps, lambda: trainer.train_step(fixed)))
         evaluate = partial(look_at_next, supernet, fixed.images, coming)
         times["evaluate"].append(seconds_of(device, steps, evaluate))
     found: Row = {kind: median(seconds) for kind, seconds in times.items()}
+    steps_done = range(begun, trainer.position.step)
+    trained = {json.dumps(trainer.scheme.choose(trainer.space, trainer.seed, step)[0]) for step in steps_done}
     distinct = {"train": len(trained), "evaluate": len({network.key() for network in networks})}
     found |= {"steps": steps, "architectures": distinct, "peak_memory_bytes": peak_memory(device)}
     return found | {"compiling_seconds": compiling, "precision": trainer.recipe.precision}
@@ -170,7 +168,9 @@ def rows_of(name: str, setting: dict[str, Any], found: Row, before: str = "") ->
 
 def baseline(setting: dict[str, Any], name: str, device: torch.device, steps: int) -> Row:
     precision = "bfloat16" if device.type == "cuda" else "float32"
-    seconds = bare_loop(setting, device, precision, 5, steps)
+    step = bare_step(setting, device, precision)
+    seconds_of(device, 5, step)
+    seconds = seconds_of(device, steps, step)
     speed = {"images_per_second": setting["batch"] / seconds, "seconds": seconds * steps, "speedup": None}
     return {"name": f"baseline/bare-loop/vit-tiny/{name}", "batch": setting["batch"], "steps": steps} | speed
 

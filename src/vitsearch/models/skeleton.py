@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from timm.layers import drop_path
@@ -16,6 +17,7 @@ from vitsearch.models.builders import BLOCK_BUILDERS, ENTRY_BUILDERS
 from vitsearch.models.layers import Attention, TransformerBlock, WindowAttention
 
 Shape: TypeAlias = tuple[int, ...]
+Place: TypeAlias = tuple[str, dict[str, Any], str]
 COMPILING: dict[str, Any] = {"dynamic": False, "options": {"comprehensive_padding": False}}
 """With strides padded, the matrix products between two blocks copy their inputs: 8 % of a step on an H200."""
 
@@ -57,6 +59,7 @@ class Skeleton:
     def __init__(self, layer: nn.Module, entangled: bool, compiling: Mapping[str, Any] | None) -> None:
         self.layer, self.entangled = layer, entangled
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
+        self._places: WeakKeyDictionary[nn.Module, tuple[list[Place], list[Place]]] = WeakKeyDictionary()
         self.apply: Callable[..., Tensor] = self._apply
         if compiling is not None:
             self.apply = torch.compile(MethodType(copied(Skeleton._apply), self), **compiling)
@@ -67,13 +70,25 @@ class Skeleton:
         return {name: cut(name, whole[name], shape) for name, shape in self.shapes.items()}
 
     def __call__(self, source: nn.Module, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
-        return self.apply(dict(source.named_parameters()), dict(source.named_buffers()), x, factors)
+        if source not in self._places:
+            self._places[source] = places_of(source)
+        parameters, buffers = ({name: held[key] for name, held, key in places} for places in self._places[source])
+        return self.apply(parameters, buffers, x, factors)
 
     def _apply(
         self, whole: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor, factors: Sequence[Tensor]
     ) -> Tensor:
         kept = {f"drop_path{number}.factor": factor for number, factor in enumerate(factors, 1)}
         return cast(Tensor, functional_call(self.layer, self.slices(whole) | constants | kept, (x,), tie_weights=False))
+
+
+def places_of(source: nn.Module) -> tuple[list[Place], list[Place]]:
+    """Where parameters and buffers are: `named_parameters` walks the module at every call, 1 ms of a supernet's step."""
+    modules = [(f"{prefix}." if prefix else "", module) for prefix, module in source.named_modules()]
+    held = [(prefix, module._parameters, module._buffers) for prefix, module in modules]
+    parameters = [(prefix + key, own, key) for prefix, own, _ in held for key in own if own[key] is not None]
+    buffers = [(prefix + key, own, key) for prefix, _, own in held for key in own if own[key] is not None]
+    return parameters, buffers
 
 
 def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -30,7 +30,8 @@ from vitsearch.registry import did_you_mean
 from vitsearch.spaces import Space, canonical, decode, space_over
 from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
-from vitsearch.training.supernet import Subnet, read_supernet
+from vitsearch.training.subnet import Subnet
+from vitsearch.training.supernet import read_supernet
 from vitsearch.training.trainer import evaluate
 
 log = logging.getLogger("vitsearch")

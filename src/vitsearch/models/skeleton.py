@@ -83,7 +83,7 @@ class Skeleton:
 
 
 def places_of(source: nn.Module) -> tuple[list[Place], list[Place]]:
-    """Where parameters and buffers are: `named_parameters` walks the module at every call, 1 ms of a supernet's step."""
+    """Where parameters and buffers are: `named_parameters` walks the module at every call, 1 ms of a step."""
     modules = [(f"{prefix}." if prefix else "", module) for prefix, module in source.named_modules()]
     held = [(prefix, module._parameters, module._buffers) for prefix, module in modules]
     parameters = [(prefix + key, own, key) for prefix, own, _ in held for key in own if own[key] is not None]

@@ -17,6 +17,7 @@ then blocks that were not sampled go on decaying and moving.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any, cast
 
 import torch
@@ -62,17 +63,28 @@ class Supernet(nn.Module):
 
     def forward(self, x: Tensor, architecture: Architecture) -> Tensor:
         """Logits of this network of the supernet."""
+        return self.forward_head(self.trace(x, architecture)[0], architecture)
+
+    def trace(self, x: Tensor, architecture: Architecture, taps: Collection[int] = ()) -> tuple[Tensor, list[Tensor]]:
+        """All tokens after the final norm, and those after some blocks, counted over all stages."""
         self.check(architecture)
         check_input(x, self.geometry.channels, self.geometry.image_size)
         frame = self._frame(architecture)
         parts = self._parts(architecture)
+        found, number = [], 0
         for index, (source, (entry, blocks), rates) in enumerate(zip(self._stages(), parts, self._rates, strict=True)):
             x = entry(source.entry, x)
             x = x if index else embed(x, frame.get("cls_token"), frame.get("pos_embed"))
             for own, block, rate in zip(source.blocks, blocks, rates, strict=False):
                 x = x if block is None else block(own, x, self._factors(x, rate))
+                found += [x] if number in taps else []
+                number += 1
         width = architecture.stages[-1].width
         x = F.layer_norm(x, (width,), frame["norm.weight"], frame["norm.bias"], architecture.norm_eps)
+        return x, found
+
+    def forward_head(self, x: Tensor, architecture: Architecture) -> Tensor:
+        frame = self._frame(architecture)
         return F.linear(pool(x, self._pool, int(architecture.class_token)), frame["head.weight"], frame["head.bias"])
 
     def slices(self, architecture: Architecture) -> dict[str, Tensor]:

@@ -80,7 +80,7 @@ class VisionNetwork(nn.Module):
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Identity()
         self.reset_classifier(num_classes, global_pool, initial=False)
-        self.feature_info = _feature_info(architecture, self.image_size)
+        self.feature_info = feature_info(architecture, self.image_size)
         if draw_weights:
             initialise(self, architecture.initialisation, generator)
 
@@ -174,9 +174,7 @@ class VisionNetwork(nn.Module):
 
     def _intermediate(self, x: Tensor, side: int, output_fmt: str) -> tuple[Tensor, Tensor]:
         prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
-        if output_fmt == "NCHW":
-            patches = patches.transpose(1, 2).reshape(x.shape[0], -1, side, side)
-        return patches, prefix
+        return as_map(patches, side) if output_fmt == "NCHW" else patches, prefix
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -248,6 +246,11 @@ def embed(x: Tensor, class_token: Tensor | None, table: Tensor | None) -> Tensor
     return x if table is None else x + table
 
 
+def as_map(patches: Tensor, side: int) -> Tensor:
+    """[B, N, C] to [B, C, side, side]."""
+    return patches.transpose(1, 2).reshape(len(patches), -1, side, side)
+
+
 def pool(x: Tensor, how: str, prefix_tokens: int) -> Tensor:
     """What the classifier reads of the tokens [B, S, C]."""
     if how == "avg":
@@ -297,7 +300,8 @@ def _stages(architecture: Architecture, image_size: int, channels: int, drop_pat
     return stages
 
 
-def _feature_info(architecture: Architecture, image_size: int) -> list[dict[str, Any]]:
+def feature_info(architecture: Architecture, image_size: int) -> list[dict[str, Any]]:
+    """What timm's networks say about the maps after each block."""
     info = []
     for index, (stage, side) in enumerate(zip(architecture.stages, architecture.sides(image_size), strict=True)):
         for number, _ in enumerate(stage.blocks):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitsearch.architecture import Architecture, check_whole
 from vitsearch.data import Batch
@@ -22,26 +22,10 @@ from vitsearch.models.supernet import Supernet
 from vitsearch.spaces import SPACES, Space
 from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.randomness import seed_generators, seed_of
+from vitsearch.training.subnet import Subnet
 from vitsearch.training.subnets import SUBNET_SCHEMES
 from vitsearch.training.trainer import Step, Trainer, evaluate
 from vitsearch.training.transfer import load_weights
-
-
-class Subnet(nn.Module):
-    """One network of a supernet as a network. It holds no parameters: they stay the supernet's."""
-
-    def __init__(self, supernet: nn.Module, architecture: Architecture) -> None:
-        super().__init__()
-        self.architecture = architecture
-        self._supernet = (supernet,)  # in a tuple, so that it is not a part of this module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self._supernet[0](x, self.architecture))
-
-    def train(self, mode: bool = True) -> Subnet:
-        super().train(mode)
-        self._supernet[0].train(mode)
-        return self
 
 
 class SupernetStep(Step):
@@ -50,7 +34,7 @@ class SupernetStep(Step):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         assert architecture is not None
         with torch.autocast(self.kind, self.dtype, enabled=self.dtype != torch.float32):
-            outcome = self.task.losses(Subnet(self.network, architecture), images, targets)
+            outcome = self.task.losses(Subnet(cast(Supernet, self.network), architecture), images, targets)
         return outcome.loss.float(), outcome.parts
 
 
@@ -87,7 +71,7 @@ class SupernetTrainer(Trainer):
         region = self.space.region()
         ends = {"smallest": region.smallest(), "largest": region.largest()}
         for name, settings in ends.items():
-            network = Subnet(self.best_network(), self.space.decode(settings))
+            network = Subnet(cast(Supernet, self.best_network()), self.space.decode(settings))
             measured = evaluate(network, batches, self.world, self.recipe.precision)
             found |= {f"{name}_{what}": value for what, value in measured.items() if what != "images"}
         return found | {"top1": sum(found[f"{name}_top1"] for name in ends) / len(ends)}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -117,3 +120,43 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     retrained = cli("train", trial, *options, "--epochs", "1", "--out", tmp_path / "trained").json()
     assert retrained["settings"] == best and json.loads((tmp_path / "trained" / "result.json").read_text())
     assert "is the training of one network" in cli("supernet", "eval", tmp_path / "trained", trial).error()
+
+
+def test_kill_any_of_the_three_and_resume(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    """Supernet, search, retraining: each killed while it runs, each resumed, all as in one go."""
+
+    def chain(folder: Path) -> list[tuple[list[object], Path]]:
+        """Commands, and the file that shows how far each has come."""
+        supernet, run, trained = folder / "supernet", folder / "run", folder / "trained"
+        common = ["--data", "digits", "--recipe", "quick", "--image-size", "16", "--device", "cpu"]
+        steps = ["--batch-size", "128", "--save-every", "4", "--epochs"]
+        objective = ["--objective", f"supernet:{supernet}", "--strategy", "evolution", "--device", "cpu"]
+        return [
+            (
+                ["supernet", "train", "autoformer-micro", "--patch-size", "8", *common, *steps, "2", "--out", supernet],
+                supernet / "epochs.jsonl",
+            ),
+            (["search", "autoformer-micro", *objective, "--trials", "40", "--out", run], run / "trials.jsonl"),
+            (["train", f"{run}#best", *common, *steps, "4", "--out", trained], trained / "epochs.jsonl"),
+        ]
+
+    for command, journal in chain(tmp_path / "cut"):
+        process = subprocess.Popen([sys.executable, "-m", "vitsearch", *map(str, command), "--quiet"])
+        while process.poll() is None:
+            if journal.exists() and journal.read_bytes().count(b"\n"):
+                process.kill()
+        assert process.returncode == -signal.SIGKILL
+        assert cli(*command, "--resume", "--quiet").code == 0
+    for command, _ in chain(tmp_path / "whole"):
+        assert cli(*command, "--quiet").code == 0
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    for name in ("supernet", "trained"):
+        ours, theirs = (load_file(folder / name / "model.safetensors") for folder in (cut, whole))
+        assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert trials(cut / "run") == trials(whole / "run")
+
+
+def trials(study: Path) -> list[tuple[int, dict[str, Any], list[float]]]:
+    """All but times and the supernet's own path."""
+    rows = [json.loads(line) for line in (study / "trials.jsonl").read_text().splitlines()]
+    return [(row["number"], row["settings"], list(row["measured"].values())) for row in rows]

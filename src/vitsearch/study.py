@@ -240,10 +240,8 @@ def run_search(
     evaluator.check(found, geometry)
     environment, path = describe_environment(chosen), Path(out)
     environment |= {"supernets": evaluator.digests()} if evaluator.supernets else {}
-    with (
-        study_folder(path, resume),
-        Journal(path / "trials.jsonl") as journal,
-    ):  # the lock comes before anything is read
+    # the journal's lock comes before anything is read
+    with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
         study = open_or_create(path, plan, environment, journal, allow_changed)
         stopped = run(study, domain, journal, evaluator, trials, progress)
         return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)

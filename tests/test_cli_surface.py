@@ -13,8 +13,9 @@ SURFACE = {
     "sample": f"{LIMITS} --classes --count --image-size --json --patch-size --seed space",
     "cost": "--classes --image-size --json arch",
     "score": "--batch-size --classes --data --device --image-size --json --memory --proxy --seed --timm --weights arch",
-    "search": f"{LIMITS} --allow-changed --batch-size --classes --data --device --image-size --json --objective --out "
-    "--memory --patch-size --resume --seed --strategy --trials --weights space",
+    "search": f"{LIMITS} --allow-changed --batch-size --budgets --classes --data --device --draws --image-size --json "
+    "--memory --objective --out --patch-size --resource --resume --seed --strategy --top --trials --variant --weights "
+    "space",
     "bench show": "--bench --json",
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",

@@ -24,7 +24,7 @@ from vitsearch.architecture import brief, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.environment import describe_environment, pick_device
-from vitsearch.errors import BadStudy, VitsearchError
+from vitsearch.errors import BadStudy, NothingFits, VitsearchError
 from vitsearch.methods.score_tables import CODE_DROP_PATH, ScoreTables, Variant, code_images, score_tables
 from vitsearch.methods.two_steps import RELIABLE, Pick, Resource, Selector, Window
 from vitsearch.models.supernet import Supernet
@@ -132,6 +132,8 @@ def preselect(
     """
     found = check_space(space, patch_size)
     check_choices(top, draws, variant, resource, data)
+    windows = budgets.windows(variant)
+    check_windows(found, windows, resource, limits, geometry)  # what is wrong must leave no folder behind
     size = BATCH_SIZES[variant] if batch_size is None else check_whole("batch_size", batch_size)
     passes = Pass(
         space=found,
@@ -164,7 +166,6 @@ def preselect(
         began = time.perf_counter()
         tables = draw_tables(passes, draws, path, progress)
         selector = Selector(found, tables, geometry=geometry, variant=variant)
-        windows = budgets.windows(variant)
         picks = selector.picks(windows, top=top, resource=resource, limits=plan.limits, seed=seed)
         write_picks(study, journal, picks, time.perf_counter() - began)
         warn(picks, windows, draws, resource)
@@ -191,6 +192,16 @@ def check_choices(top: int, draws: int, variant: str, resource: str, data: str) 
         raise VitsearchError(f"`data` must be noise for variant code, which has no labels, but got {data!r}")
 
 
+def check_windows(
+    space: Space, windows: Sequence[Window], resource: Resource, limits: Limits | None, geometry: Geometry
+) -> None:
+    """Whether anything fits; raises `NothingFits`."""
+    used = sorted(getattr(cell.cost, resource) for cell in space.region(limits, geometry).cells)
+    if not any(low <= value < high for low, high in windows for value in used):
+        asked = ", ".join(f"{low} <= {resource} < {high}" for low, high in windows)
+        raise NothingFits(f"no architecture of {space.name} has {asked}; its {resource} are {used[0]} to {used[-1]}")
+
+
 def trained_supernet(folder: str, space: Space, geometry: Geometry) -> Supernet:
     _, supernet = read_supernet(folder)
     if (supernet.space, supernet.geometry) != (space, geometry):
@@ -206,6 +217,7 @@ def draw_tables(
     """The tables of every draw: those that the folder has, then the rest."""
     journal = EpochLog(folder / DRAWS)
     try:
+        journal.cut(count)  # whole lines only: what follows the last was cut off
         for draw in range(len(journal.rows), count):
             if progress:
                 progress(draw, count)

@@ -104,9 +104,7 @@ class Selector:
             fits = allowed & (used >= low) & (used < high)
             found += [self._pick(kinds[index], high, seed) for index in order[fits[order]][:top].tolist()]
         if not found:
-            asked = ", ".join(f"{low} <= {resource} < {high}" for low, high in windows)
-            known = f"its {resource} are {used.min()} to {used.max()}"
-            raise NothingFits(f"no architecture of {self.space.name} satisfies {asked}; {known}")
+            raise NothingFits(f"the public code considers no architecture of {self.space.name} within these budgets")
         return found
 
     def representatives(self) -> tuple[list[Kind], Array, NDArray[np.int64]]:

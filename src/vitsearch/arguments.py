@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -133,6 +134,20 @@ def _read_trial(path: str, trial: str) -> Given:
     understood = understand(study.trial(trial).settings)
     plan = study.plan
     return Given(understood=understood, geometry=plan.geometry, seed=plan.seed, weights=plan.weights)
+
+
+def read_candidates(argument: str) -> list[Settings]:
+    """The networks of a study, best first, or those of a JSON file in its order; each once."""
+    if Path(argument).is_dir():
+        from vitsearch.study import Study  # brings torch
+
+        study = Study.open(argument)
+        valid = [trial for trial in study.trials if trial.error is None]
+        valid.sort(key=study.plan.objectives[0].gain, reverse=True)
+        found = [trial.settings for trial in valid]
+    else:
+        found = [given.settings for given in read_architectures([argument])[0]]
+    return list({json.dumps(settings): settings for settings in found}.values())
 
 
 def choose_geometry(base: Geometry, image_size: int | None, classes: int | None) -> Geometry:

@@ -56,6 +56,7 @@ from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.search_command import search
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
+from vitsearch.specialize_command import specialize
 from vitsearch.supernet_command import supernet
 from vitsearch.terminal import emit, progress_bar, show, summary
 from vitsearch.training_command import recipes, train
@@ -325,6 +326,7 @@ def report_trained(
 
 
 app.command("train", epilog=GLOBAL_HELP)(train)
+app.command("specialize", epilog=GLOBAL_HELP)(specialize)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
 app.command("recipes", epilog=GLOBAL_HELP)(recipes)

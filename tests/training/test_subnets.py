@@ -63,7 +63,7 @@ def test_sandwich_has_the_ends_and_two_drawn_ones() -> None:
 @pytest.mark.parametrize("scheme", SUBNET_SCHEMES)
 def test_seed_and_step_decide_and_nothing_else(scheme: str) -> None:
     space = SPACES["autoformer-small"]
-    candidates = sample(space, 2000, seed=0)
+    candidates = [draw(space, generator_of(9, step)) for step in range(1000)]
     own = scheme_of(scheme, space, candidates)
 
     def run(seed: int, steps: range) -> list[list[Settings]]:

@@ -167,6 +167,12 @@ class Selector:
             mlp_ratio=[self.ratio_choices[choice] for choice in kind.ratios],
         )
 
+    def kind(self, settings: Settings) -> Kind:
+        """The inverse of `settings`."""
+        heads = tuple(self.head_choices.index(heads) for heads in settings["num_heads"])
+        ratios = tuple(self.ratio_choices.index(ratio) for ratio in settings["mlp_ratio"])
+        return Kind(self.space.embed_dim.index(settings["embed_dim"]), settings["depth"], heads, ratios)
+
     def score(self, tables: Tables, kind: Kind) -> float:
         """Of one network: the sum of its entries."""
         width, depth = kind.width, kind.depth
@@ -204,25 +210,25 @@ class Selector:
         """Of the best isomers of this kind by two halves of the draws, mean over some ways to halve them."""
         found: tuple[list[float], list[float]] = ([], [])
         for halves in halvings(len(self.draws), seed):
-            pairs = zip(*(self._isomer(kind, half) for half in halves), strict=True)
-            for values, (one, other) in zip(found, pairs, strict=True):
-                if (value := agreement(one, other)) is not None:
+            means = (Tables.mean([self.draws[number].normalised for number in half]) for half in halves)
+            one, other = (self.best_isomer(mean, kind) for mean in means)
+            for values, pair in zip(found, ((one.heads, other.heads), (one.ratios, other.ratios)), strict=True):
+                if (value := agreement(*pair)) is not None:
                     values.append(value)
         heads, ratios = (sum(values) / len(values) if values else None for values in found)
         return heads, ratios
 
-    def _isomer(self, kind: Kind, half: Sequence[int]) -> tuple[Allocation, Allocation]:
-        """The best isomer of this kind by some of the draws alone."""
+    def best_isomer(self, tables: Tables, kind: Kind) -> Kind:
+        """Of the same width, depth and totals (in the public code: counts), the best by these tables."""
         width, depth = kind.width, kind.depth
+        values = tables.heads[width, :depth].tolist(), tables.ratios[width, :depth].tolist()
         found = []
-        for name, sizes, like in zip(("heads", "ratios"), self._sizes(width), (kind.heads, kind.ratios), strict=True):
-            of_draws = [getattr(self.draws[number].normalised, name)[width, :depth] for number in half]
-            values = np.mean(of_draws, axis=0).tolist()
+        for each, sizes, like in zip(values, self._sizes(width), (kind.heads, kind.ratios), strict=True):
             if self.variant == "code":
-                found.append(largest_first(values, [like.count(choice) for choice in range(len(sizes))]))
+                found.append(largest_first(each, [like.count(choice) for choice in range(len(sizes))]))
             else:
-                found.append(best_by_total(values, sizes)[total_size(sizes, like)])
-        return found[0], found[1]
+                found.append(best_by_total(each, sizes)[total_size(sizes, like)])
+        return Kind(width, depth, found[0], found[1])
 
 
 def halvings(draws: int, seed: int) -> list[tuple[list[int], list[int]]]:

@@ -23,6 +23,7 @@ PAGES = [
     "docs/training.md",
     "docs/prenas.md",
 ]
+TABLES = ["benchmarks/render.py", "experiments/proxy_tables.py", "experiments/prenas_tables.py"]
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

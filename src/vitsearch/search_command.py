@@ -109,6 +109,8 @@ def search(
         sizes = {"image_size": image_size, "classes": classes, "patch_size": patch_size, "batch_size": batch_size}
         return choose(space, given, sizes, data, weights, shared, as_json)
     refuse(strategy, given)
+    if strategy.startswith("prenas:"):
+        raise VitsearchError(f"`--strategy` prenas has options of its own, --budgets and others, but got {strategy!r}")
     from vitsearch.data import open_data
     from vitsearch.study import run_search
 

@@ -223,6 +223,8 @@ def test_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
     assert "`--budgets` must be FIRST:LAST:STEP" in cli(*command, "--budgets", "1M:2M", "--out", tmp_path / "o").error()
     assert "`--budgets` must be given" in cli(*command, "--out", tmp_path / "other").error()
     assert "`--trials` must not be given" in cli(*command, "--trials", 5, "--out", tmp_path / "other").error()
+    wrong = cli("search", "autoformer-micro", "--strategy", "prenas:top=2", "--out", tmp_path / "other").error()
+    assert "`--strategy` prenas has options of its own" in wrong
     wrong = cli("search", "autoformer-micro", "--draws", 5, "--out", tmp_path / "other").error()
     assert "`--draws` must not be given with strategy random" in wrong
     wrong = cli("search", "pit", *command[2:], "--budgets", "6M", "--out", tmp_path / "other").error()

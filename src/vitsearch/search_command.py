@@ -67,7 +67,10 @@ def search(
     ] = None,
     top: Annotated[int | None, typer.Option("--top", **NUMBER, help="prenas: networks for each budget [1].")] = None,
     variant: Annotated[
-        str | None, typer.Option("--variant", help="prenas: paper, or code for the public code's scores [paper].")
+        str | None,
+        typer.Option(
+            "--variant", help="prenas: paper, code (the public code's scores), or snip (not normalised) [paper]."
+        ),
     ] = None,
     draws: Annotated[
         int | None,

@@ -188,7 +188,7 @@ def test_seeds_decide(tmp_path: Path) -> None:
     ("changes", "error", "message"),
     [
         ({"budgets": Budgets(bounds=(9,))}, NothingFits, "no architecture of autoformer-micro has 0 <= params < 9;"),
-        ({"variant": "cod"}, VitsearchError, "`variant` must be one of paper, code, but got 'cod'"),
+        ({"variant": "cod"}, VitsearchError, "`variant` must be one of paper, code, snip, but got 'cod'"),
         ({"resource": "flops"}, VitsearchError, "`resource` must be one of params, macs, but got 'flops'"),
         ({"top": 0}, VitsearchError, "`top` must be a whole number"),
         ({"variant": "code", "data": "digits"}, VitsearchError, "`data` must be noise for variant code"),

@@ -171,6 +171,11 @@ def test_the_first_draw_is_the_proxy_on_shared_weights() -> None:
     assert found == pytest.approx(evaluator.one(largest).scores["snip"], rel=1e-4)
 
 
+def test_without_normalisation_both_steps_are_plain_snip() -> None:
+    plain, paper = (score_tables(trained(), batch(), variant) for variant in ("snip", "paper"))
+    assert plain.normalised.to_json() == plain.snip.to_json() == paper.snip.to_json() != paper.normalised.to_json()
+
+
 @pytest.mark.parametrize("variant", ["paper", "code"])
 def test_a_draw_depends_on_seed_and_number_alone(variant: str) -> None:
     torch.manual_seed(1)

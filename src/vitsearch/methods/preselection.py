@@ -38,7 +38,7 @@ from vitsearch.training.run import digest_of
 from vitsearch.training.supernet import read_supernet
 
 OBJECTIVE = Objective(name="snip", direction="max")
-BATCH_SIZES: dict[Variant, int] = {"paper": 8, "code": 64}
+BATCH_SIZES: dict[Variant, int] = {"paper": 8, "code": 64, "snip": 8}
 DRAWS = "draws.jsonl"
 log = logging.getLogger("vitsearch")
 

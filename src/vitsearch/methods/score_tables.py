@@ -27,7 +27,7 @@ from vitsearch.models.supernet import Supernet
 from vitsearch.proxies.base import full_precision
 from vitsearch.spaces.isotropic import Isotropic
 
-Variant: TypeAlias = Literal["paper", "code"]
+Variant: TypeAlias = Literal["paper", "code", "snip"]
 Array: TypeAlias = NDArray[np.float64]
 CODE_DROP_PATH = 0.1
 VECTORS = ("norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias", "attn.proj.bias", "mlp.fc2.bias")
@@ -81,7 +81,7 @@ class ScoreTables:
 
 
 def score_tables(supernet: Supernet, batch: Batch, variant: Variant = "paper") -> ScoreTables:
-    """The tables of one draw. `code` is the public code's: see `code_tables` for how it differs."""
+    """The tables of one draw. `code` is the public code's (`code_tables`), `snip` does not normalise (Table 4)."""
     weights, gradients = _differentiate(supernet, batch, variant)
     products = {name: (weight * gradients[name]).abs() for name, weight in weights.items()}
     space = cast(Isotropic, supernet.space)
@@ -89,6 +89,8 @@ def score_tables(supernet: Supernet, batch: Batch, variant: Variant = "paper") -
         snip = plain_tables(space, products, tables=False)
         return ScoreTables(snip=snip, normalised=code_tables(space, weights, gradients))
     snip = plain_tables(space, products)
+    if variant == "snip":
+        return ScoreTables(snip=snip, normalised=snip)
     return ScoreTables(snip=snip, normalised=normalised_tables(snip, block_totals(space, products)))
 
 

@@ -59,3 +59,34 @@ def test_picks_compared_with_published_ones(experiments: Any) -> None:
     assert (found["same_size"], found["identical"], found["most_seeds_count"]) == (3, 2, 3)
     assert found["agreement_heads"] == pytest.approx((1 + 1 - 1) / 3) and found["agreement_ratios"] is None
     assert found["between_seeds_heads"] == pytest.approx((1 - 1 - 1) / 3)
+
+
+def run_script(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
+    common = ["--data", "digits", "--space", "autoformer-micro", "--image-size", "16", "--patch-size", "8"]
+    common += ["--recipe", "quick", "--set", "epochs=1", "--draws", "2", "--device", "cpu", "--commit", "none"]
+    monkeypatch.setattr("sys.argv", [name, *common, "--work", str(work), "--out", str(work / "results"), *options])
+    experiments(name).main()
+    return json.loads((work / "results" / f"{name}.json").read_text())
+
+
+def test_preferred_against_redundant_training(
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--budgets", "35k,55k", "--seeds", "2"]
+    found = run_script(experiments, monkeypatch, "prenas_training", tmp_path, *options)
+    assert [row["budget"] for row in found["rows"]] == [35_000, 55_000]
+    for row in found["rows"]:
+        balanced, redundant = row["top1"]["balanced"], row["top1"]["redundant"]
+        expected = sum(one - other for one, other in zip(balanced, redundant, strict=True)) / 2
+        assert row["balanced_minus_redundant"]["mean"] == pytest.approx(expected) and row["counts"] is False
+    again = run_script(experiments, monkeypatch, "prenas_training", tmp_path, *options)  # finished runs are read
+    assert again["rows"] == found["rows"]
+
+
+def test_networks_of_one_size_from_scratch(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--budget", "55k", "--seeds", "1", "--random", "1", "--trials", "3"]
+    found = run_script(experiments, monkeypatch, "prenas_from_scratch", tmp_path, *options)
+    assert [row["name"] for row in found["rows"]] == ["prenas", "snip", "dss", "random-0"]
+    assert all(0 <= row["mean"] <= 100 and row["params"] < 55_000 for row in found["rows"])
+    sizes = [row["params"] for row in found["rows"] if row["name"] != "snip"]
+    assert max(sizes) <= 1.02 * min(sizes)

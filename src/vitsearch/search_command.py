@@ -68,9 +68,7 @@ def search(
     top: Annotated[int | None, typer.Option("--top", **NUMBER, help="prenas: networks for each budget [1].")] = None,
     variant: Annotated[
         str | None,
-        typer.Option(
-            "--variant", help="prenas: paper, code (the public code's scores), or snip (not normalised) [paper]."
-        ),
+        typer.Option("--variant", help="prenas: paper, code (the public code's), snip (not normalised) [paper]."),
     ] = None,
     draws: Annotated[
         int | None,

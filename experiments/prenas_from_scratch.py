@@ -43,9 +43,8 @@ def main() -> None:
         params = cost_of(settings, geometry).params
         rows.append({"name": name, "settings": settings, "params": params, "test_top1": results})
         rows[-1] |= {"mean": mean(results), "deviation": spread}
-        print(
-            f"{name:10s} {params / 1e6:.3f} M  {mean(results):.2f}", [round(value, 2) for value in results], flush=True
-        )
+        shown = " ".join(f"{value:.2f}" for value in results)
+        print(f"{name:10s} {params / 1e6:.3f} M  {mean(results):.2f}  ({shown})", flush=True)
     found = circumstances(pick_device(options.device), options.commit)
     found |= {"data": options.data, "space": options.space, "recipe": recipe.to_json(), "seeds": options.seeds}
     write("prenas_from_scratch.json", found | {"rows": rows}, options.out)

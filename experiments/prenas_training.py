@@ -1,6 +1,6 @@
 """PreNAS, Figures 4 and 5: the same chosen networks out of supernets that were trained on them alone, and on the space.
 
-    python experiments/prenas_training.py --data parquet:cifar10 --work runs/prenas [--seeds 3] [--device auto] [--commit C]
+    python experiments/prenas_training.py --data parquet:cifar10 --work runs/prenas [--seeds 3] [--device auto]
 
 Chooses networks for five budgets, trains a supernet for each scheme and seed at equal steps, and evaluates the chosen
 networks in each, on the validation part (nothing is chosen by it). Runs that are finished are not run again. Writes
@@ -50,9 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument(
-        "--budgets", default="5.4M:9.4M:1M", help="five; without ImageNet's classifier networks are smaller"
-    )
+    parser.add_argument("--budgets", default="5.5M:9.5M:1M")
     parser.add_argument("--schemes", nargs="+", default=["balanced", "redundant"])
     options = parser.parse_args()
     geometry, recipe = inputs(options)

@@ -203,6 +203,13 @@ def test_what_is_wrong_is_named_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+def test_heads_that_change_nothing_are_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options: dict[str, Any] = {"budgets": Budgets(bounds=(6_000_000,)), "geometry": GEOMETRY, "batch_size": 1}
+    with caplog.at_level(logging.WARNING, "vitsearch"):
+        found = preselect("autoformer-tiny-plain", out=tmp_path / "run", patch_size=8, device="cpu", **options)
+    assert "heads change no score in autoformer-tiny-plain" in caplog.text and len(found.picks) == 1
+
+
 def test_budgets_must_grow() -> None:
     with pytest.raises(VitsearchError, match="`budgets` must grow"):
         Budgets(bounds=(7, 6))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -147,18 +147,7 @@ def preselect(
     )
     options: dict[str, Any] = {"budgets": budgets, "resource": resource, "top": top, "variant": variant, "draws": draws}
     options |= {} if weights is None else {"weights": weights}
-    plan = Plan(
-        space=found.name,
-        fixed=found.fixed(),
-        strategy="prenas:" + ",".join(f"{name}={value}" for name, value in options.items()),
-        objectives=(OBJECTIVE,),
-        limits=limits or Limits(),
-        geometry=geometry,
-        seed=seed,
-        data=data,
-        batch_size=size,
-        weights="shared",
-    )
+    plan = plan_of(passes, options, limits or Limits(), data)
     environment, path = describe_environment(chosen), Path(out)
     environment |= {} if weights is None else {"supernets": {weights: digest_of(weights)}}
     with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
@@ -169,8 +158,26 @@ def preselect(
         picks = selector.picks(windows, top=top, resource=resource, limits=plan.limits, seed=seed)
         write_picks(study, journal, picks, time.perf_counter() - began)
         warn(picks, windows, draws, resource)
+        if not selector.heads_matter:
+            log.warning("note: heads change no score in %s: those of the picks are the first of equals", found.name)
         study = dataclasses.replace(study, trials=tuple(journal.trials))
     return Preselected(study=study, picks=picks, stopped=f"chose {len(picks)} networks by {draws} draws")
+
+
+def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, data: str) -> Plan:
+    """The study's plan. All networks share weights; what is PreNAS's own is in the name of the strategy."""
+    return Plan(
+        space=passes.space.name,
+        fixed=passes.space.fixed(),
+        strategy="prenas:" + ",".join(f"{name}={value}" for name, value in options.items()),
+        objectives=(OBJECTIVE,),
+        limits=limits,
+        geometry=passes.geometry,
+        seed=passes.seed,
+        data=data,
+        batch_size=passes.batch_size,
+        weights="shared",
+    )
 
 
 def check_space(space: str | Space, patch_size: int | None) -> Isotropic:

@@ -91,6 +91,11 @@ class Selector:
         self.mean = ScoreTables.mean(draws)
         self.head_choices, self.ratio_choices = sorted(space.num_heads), sorted(space.mlp_ratio)
 
+    @property
+    def heads_matter(self) -> bool:
+        """Not where the width of the network is split among its heads: then they change neither scores nor costs."""
+        return bool(np.ptp(self.mean.normalised.heads, axis=2).any())
+
     def picks(
         self, windows: Sequence[Window], *, top: int, resource: Resource, limits: Limits, seed: int = 0
     ) -> list[Pick]:

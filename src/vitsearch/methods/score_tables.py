@@ -83,7 +83,7 @@ class ScoreTables:
 def score_tables(supernet: Supernet, batch: Batch, variant: Variant = "paper") -> ScoreTables:
     """The tables of one draw. `code` is the public code's (`code_tables`), `snip` does not normalise (Table 4)."""
     weights, gradients = _differentiate(supernet, batch, variant)
-    products = {name: (weight * gradients[name]).abs() for name, weight in weights.items()}
+    products = {name: (weight.double() * gradients[name].double()).abs() for name, weight in weights.items()}
     space = cast(Isotropic, supernet.space)
     if variant == "code":
         snip = plain_tables(space, products, tables=False)
@@ -95,7 +95,7 @@ def score_tables(supernet: Supernet, batch: Batch, variant: Variant = "paper") -
 
 
 def _differentiate(supernet: Supernet, batch: Batch, variant: Variant) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights and gradients of the largest network, float64 on the CPU.
+    """Weights and gradients of the largest network, on the CPU.
 
     The paper's loss is the mean cross-entropy, in evaluation mode. The public code sums the logits, in training mode.
     """
@@ -107,8 +107,8 @@ def _differentiate(supernet: Supernet, batch: Batch, variant: Variant) -> tuple[
         logits = supernet(images, supernet.envelope)
         loss = logits.sum() if variant == "code" else F.cross_entropy(logits, labels)
         found = torch.autograd.grad(loss, list(parameters.values()))
-    weights = {name: parameter.detach().cpu().double() for name, parameter in parameters.items()}
-    return weights, {name: gradient.cpu().double() for name, gradient in zip(parameters, found, strict=True)}
+    weights = {name: parameter.detach().cpu() for name, parameter in parameters.items()}
+    return weights, {name: gradient.cpu() for name, gradient in zip(parameters, found, strict=True)}
 
 
 def plain_tables(space: Isotropic, products: Products, tables: bool = True) -> Tables:
@@ -194,7 +194,7 @@ def code_tables(space: Isotropic, weights: Mapping[str, Tensor], gradients: Mapp
 
 
 def _balanced(name: str, weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> Tensor:
-    weight, gradient = weights[name], gradients[name]
+    weight, gradient = weights[name].double(), gradients[name].double()
     return (weight * gradient).abs() / (weight.abs().sum() * gradient.abs().sum())
 
 

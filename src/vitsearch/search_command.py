@@ -115,7 +115,8 @@ def search(
     from vitsearch.data import open_data
     from vitsearch.study import run_search
 
-    objective, trials, data = objective or "dss", 100 if trials is None else trials, data or "noise"
+    objective, trials = "dss" if objective is None else objective, 100 if trials is None else trials
+    data = "noise" if data is None else data
     base, patch_size = supernet_input(objective, patch_size)
     if base == IMAGENET and classes is None:
         classes = open_data(data).classes
@@ -129,7 +130,7 @@ def search(
             data=data,
             batch_size=8 if batch_size is None else batch_size,
             patch_size=patch_size,
-            weights=weights or "fresh",
+            weights="fresh" if weights is None else weights,
             memory=read_quantity("--memory", memory),
             progress=tick,
             **shared,
@@ -162,18 +163,20 @@ def choose(
 
     base, patch_size, classes = IMAGENET, sizes["patch_size"], sizes["classes"]
     trained = None if weights in (None, "fresh", "shared") else weights
+    usual = "noise"
     if trained is not None:
         base, patch_size, own = input_of(trained, patch_size)
-        data = data or ("noise" if given["variant"] == "code" else own)
-    elif classes is None:
-        classes = open_data(data or "noise").classes
+        usual = "noise" if given["variant"] == "code" else own
+    data = usual if data is None else data
+    if trained is None and classes is None:
+        classes = open_data(data).classes
     options = {name: value for name, value in given.items() if value is not None and name != "budgets"}
     with progress_bar("drawing", given["draws"] or 1) as tick:
         result = preselect(
             space,
             budgets=Budgets(bounds=bounds, below=below),
             geometry=choose_geometry(base, sizes["image_size"], classes),
-            data=data or "noise",
+            data=data,
             batch_size=sizes["batch_size"],
             patch_size=patch_size,
             weights=trained,

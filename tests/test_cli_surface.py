@@ -25,7 +25,7 @@ SURFACE = {
     "recipes": "--json name",
     "supernet train": "--allow-changed --batch-size --channels --data --device --distill --distill-kind --epochs "
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "
-    "--candidates --subnets --workers space",
+    "--candidates --compile --subnets --workers space",
     "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",

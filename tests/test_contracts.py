@@ -12,7 +12,7 @@ import torch
 from vitsearch import architecture, cost
 from vitsearch.cost import Geometry, Limits
 from vitsearch.evaluate import ProxyEvaluator
-from vitsearch.models import build, vit
+from vitsearch.models import build, builders
 from vitsearch.proxies import PROXIES
 from vitsearch.records import Objective, Trial
 from vitsearch.search import STRATEGIES, Domain
@@ -89,6 +89,6 @@ def test_proxy_describes_itself(name: str) -> None:
 
 def test_every_kind_has_a_cost_and_a_builder() -> None:
     blocks, entries = set(architecture.BLOCK_KINDS.values()), set(architecture.ENTRY_KINDS.values())
-    assert set(cost.BLOCK_COSTS) == blocks == set(vit.BLOCK_BUILDERS)
-    assert set(cost.ENTRY_COSTS) == entries == set(vit.ENTRY_BUILDERS)
+    assert set(cost.BLOCK_COSTS) == blocks == set(builders.BLOCK_BUILDERS)
+    assert set(cost.ENTRY_COSTS) == entries == set(builders.ENTRY_BUILDERS)
     assert set(architecture.Block.__args__) == blocks and set(architecture.Entry.__args__) == entries

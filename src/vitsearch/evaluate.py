@@ -30,7 +30,8 @@ from vitsearch.registry import did_you_mean
 from vitsearch.spaces import Space, canonical, decode, space_over
 from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
-from vitsearch.training.supernet import Subnet, read_supernet
+from vitsearch.training.subnet import Subnet
+from vitsearch.training.supernet import read_supernet
 from vitsearch.training.trainer import evaluate
 
 log = logging.getLogger("vitsearch")
@@ -232,6 +233,8 @@ class SupernetEvaluator:
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.plan, self.supernet = read_supernet(folder)
         self.supernet.to(self.device)
+        if self.device.type == "cuda":
+            self.supernet.compile()
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)
         data, recipe = open_training_data(self.plan.data), self.plan.recipe

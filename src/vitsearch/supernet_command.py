@@ -34,6 +34,7 @@ from vitsearch.terminal import emit, progress_bar, show, summary
 from vitsearch.training_command import (
     BatchSizeOption,
     ChannelsOption,
+    CompileOption,
     DataOption,
     DistillKindOption,
     DistillOption,
@@ -76,6 +77,7 @@ def supernet_train(
     distill_kind: DistillKindOption = "soft",
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
+    compiled: CompileOption = None,
     resident: ResidentOption = None,
     workers: WorkersOption = 2,
     save_every: SaveEveryOption = 500,
@@ -107,7 +109,7 @@ def supernet_train(
         seed=seed,
         distillation=None if distill is None else distillation(distill, distill_kind),
     )
-    machine = read_machine(device, False, resident, workers, save_every, evaluate_every)
+    machine = read_machine(device, compiled, resident, workers, save_every, evaluate_every)
     with progress_bar("training", 1) as tick:
         done = train_network(plan, out, machine=machine, resume=resume, allow_changed=allow_changed, progress=tick)
     if not done.writes:

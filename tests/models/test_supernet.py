@@ -224,7 +224,7 @@ def test_compiling_is_once_per_shape_and_changes_nothing() -> None:
     counter = CompileCounterWithBackend("eager")
     plain = supernet_of(MICRO, drop_path_rate=0.5)
     compiled = copy.deepcopy(plain)
-    compiled.compile(backend=counter, fullgraph=True)
+    compiled.compile(backend=counter, fullgraph=True, dynamic=False)
     x = images(SMALL)
     few: list[Settings] = [
         MICRO.settings(embed_dim=32, depth=2, num_heads=[2, 3], mlp_ratio=[2.0, 2.0]),

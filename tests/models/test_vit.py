@@ -12,12 +12,15 @@ from timm.models import group_parameters
 from timm.models.vision_transformer import VisionTransformer
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import vitsearch.models
+from vitsearch import architecture
 from vitsearch.architecture import Architecture, Merge, Patch, Stage, WindowAttention
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadSettings
-from vitsearch.models import VisionNetwork, build
+from vitsearch.models import VisionNetwork, build, layers
+from vitsearch.models.skeleton import Skeletons
 from vitsearch.spaces import SPACES, decode, sample
 
 SMALL = Geometry(image_size=32, classes=10)
@@ -255,3 +258,46 @@ def test_networks_can_be_copied_and_moved_to_other_types() -> None:
     assert torch.equal(twin(images(SMALL)), network(images(SMALL)))
     assert twin.to(torch.bfloat16)(images(SMALL).bfloat16()).dtype == torch.bfloat16
     assert vitsearch.models.vitsearch_net is not None
+
+
+@pytest.mark.parametrize("space", ["autoformer-tiny", "pit"])
+def test_compiled_layers_change_nothing_and_are_shared(space: str) -> None:
+    counter = CompileCounterWithBackend("aot_eager")
+    skeletons = Skeletons(entangled=False, compiling={"backend": counter, "fullgraph": True, "dynamic": False})
+    geometry = Geometry(image_size=40, classes=5)
+    settings = SPACES[space].region().smallest()
+    networks = [build(settings, geometry, seed=seed, drop_path_rate=0.4).double().train() for seed in (0, 1)]
+    x = torch.randn(3, 3, 40, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for network in networks:
+        found = []
+        for compiled in (None, skeletons):
+            network.compile_layers(compiled)
+            network.zero_grad()
+            torch.manual_seed(3)
+            network(x).square().sum().backward()
+            found.append({name: parameter.grad for name, parameter in network.named_parameters()})
+        torch.testing.assert_close(*found)
+    stages = enumerate(networks[0].architecture.stages)
+    shapes = {(block, stage.width, number) for number, stage in stages for block in stage.blocks}  # a side for each
+    assert counter.frame_count == len(shapes)
+    copied = copy.deepcopy(networks[0]).eval()
+    assert torch.equal(copied(x), networks[0].eval()(x))
+
+
+def test_compiled_forms_equal_the_plain_ones() -> None:
+    """Hidden units filled up to whole eights, patches as a product, the rearrangement's own gradient."""
+    block = architecture.Attention(heads=3, head_dim=16, hidden=60, relative_distance=2)
+    layer = layers.TransformerBlock(layers.Attention(36, block, 5), 36, 60, 1e-6, 0.0).double()
+    patches = layers.PatchEmbed(Patch(size=4, stride=4), 3, 36, 1e-6).double()
+    for parameter in [*layer.parameters(), *patches.parameters()]:
+        torch.nn.init.normal_(parameter, std=0.5, generator=torch.Generator().manual_seed(parameter.numel()))
+    network = torch.nn.Sequential(patches, torch.nn.ZeroPad2d((0, 0, 1, 0)), layer)
+    x = torch.randn(2, 3, 22, 22, dtype=torch.float64, requires_grad=True)
+    found = []
+    for forward, fused in ((torch.compile(network, backend="aot_eager"), True), (network, False)):
+        layer.attn.fused = fused
+        network.zero_grad()
+        x.grad = None
+        forward(x).sin().sum().backward()
+        found.append([x.grad, *(parameter.grad for parameter in network.parameters())])
+    torch.testing.assert_close(*found)

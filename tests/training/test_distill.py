@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.export import export_timm
-from vitsearch.models import CifarResNet, VisionNetwork, build
+from vitsearch.models import CifarResNet, Supernet, VisionNetwork, build
 from vitsearch.spaces import SPACES
 from vitsearch.tasks import Classification
 from vitsearch.training.distill import Distillation, LocalityGuidance, LogitDistillation, distillation, guided_blocks
+from vitsearch.training.subnet import Subnet
 from vitsearch.training.teacher import Teacher, open_teacher
 
 SMALL = Geometry(image_size=48, classes=5)
@@ -134,7 +135,7 @@ def test_guided_blocks() -> None:
     assert [guided_blocks(depth) for depth in (1, 2, 13, 14)] == [(0, 0, 0), (0, 1, 1), (0, 6, 12), (0, 7, 13)]
     shallow = timm.create_model("vit_tiny_patch16_224", img_size=48, depth=1, embed_dim=24, num_heads=2, num_classes=5)
     task = LocalityGuidance(Classification(), teacher(), shallow).double()
-    assert task.taps == [0]
+    assert task.taps(shallow) == (0, 0, 0)
     assert torch.isfinite(task.losses(shallow.double(), drawn(3, 3, 48, 48), LABELS).loss)
     with pytest.raises(VitsearchError, match=r"`blocks` must be 3 of 0 to 0, but got \(0, 6, 11\)"):
         LocalityGuidance(Classification(), teacher(), shallow, blocks=(0, 6, 11))
@@ -147,7 +148,7 @@ def test_students_of_timm(name: str) -> None:
     task, images = guided(network), drawn(3, 3, side, side)
     outcome = task.losses(network, images, LABELS)
     torch.testing.assert_close(outcome.logits, network(images))
-    assert task.blocks == ((0, 6, 11) if name.startswith("vit") else (0, 2, 4))
+    assert task.taps(network) == ((0, 6, 11) if name.startswith("vit") else (0, 2, 4))
 
 
 def log_probabilities(logits: Tensor, temperature: float) -> np.ndarray:
@@ -358,3 +359,23 @@ def test_building_from_text(tmp_path: Path, kind: str) -> None:
 def test_bad_plans_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(VitsearchError, match=message):
         Distillation(teacher="folder", **options)
+
+
+def test_a_supernet_is_guided_as_its_networks_are() -> None:
+    """The guidance of a network of the supernet is that of the extracted one, with the first columns."""
+    space = SPACES["autoformer-micro"]
+    supernet = Supernet(space, Geometry(image_size=32, classes=5), seed=0).double()
+    task = LocalityGuidance(Classification(), teacher(), supernet).double()
+    images = drawn(3, 3, 32, 32)
+    for settings in (space.region().smallest(), space.region().largest()):
+        subnet = Subnet(supernet, space.decode(settings))
+        outcome = task.losses(subnet, images, LABELS)
+        network = supernet.extract(subnet.architecture)
+        alone = LocalityGuidance(Classification(), teacher(), network).double()
+        for wide, own in zip(task.projections, alone.projections, strict=True):
+            own.weight.data, own.bias.data = wide.weight[:, : own.in_channels].detach(), wide.bias.detach()
+        expected = alone.losses(network, images, LABELS)
+        torch.testing.assert_close(outcome.loss, expected.loss)
+        assert expected.parts["guidance"] > 0
+    task.losses(subnet, images, LABELS).loss.backward()
+    assert all(project.weight.grad.abs().sum() > 0 for project in task.projections)

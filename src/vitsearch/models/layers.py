@@ -63,13 +63,19 @@ class RelativePosition(nn.Module):
 
     Row 0 of each table is for pairs with the class token, row delta + distance + 1 for a clipped offset delta = key
     minus query. All heads share the tables.
+
+    The fused form needs no [S, S, D]. A query's products with the keys' vectors are some of its products with all
+    vectors there are; which ones is a matter of its place in the grid. The class token's own pairs all have row 0: on
+    the keys' side that adds a constant, which the softmax takes away again, on the values' side it adds row 0 itself.
     """
 
     row_index: Tensor
     column_index: Tensor
-    row_choice: Tensor
-    column_choice: Tensor
     key_cells: Tensor
+    offset_choice: Tensor
+    of_cell: Tensor
+    of_vector: Tensor
+    own: Tensor
 
     def __init__(self, head_dim: int, distance: int, side: int) -> None:
         super().__init__()
@@ -78,7 +84,10 @@ class RelativePosition(nn.Module):
         self.key_columns = nn.Parameter(torch.empty(rows, head_dim))
         self.value_rows = nn.Parameter(torch.empty(rows, head_dim))
         self.value_columns = nn.Parameter(torch.empty(rows, head_dim))
-        for name, constant in relative_maps(side, distance)._asdict().items():
+        maps = relative_maps(side, distance)
+        constants = {"row_index": maps.row_index, "column_index": maps.column_index}
+        constants |= fused_maps(side, distance, head_dim)._asdict()
+        for name, constant in constants.items():
             self.register_buffer(name, constant.to(torch.get_default_device()), persistent=False)
 
     def vectors(self, rows: Tensor, columns: Tensor) -> Tensor:
@@ -90,21 +99,79 @@ class RelativePosition(nn.Module):
         return rows[row] + columns[column]
 
     def extend_query(self, q: Tensor) -> Tensor:
-        """[B, H, S, 2 side + 1]: q_i . vector, for each grid row, each grid column and the class token."""
-        by_row, by_column = q @ self.key_rows.T, q @ self.key_columns.T  # [B, H, S, R]
-        rows, columns = self.row_choice.to(q.dtype), self.column_choice.to(q.dtype)
-        at_class = by_row[..., :1] + by_column[..., :1]
-        parts = [torch.einsum("bhir,irk->bhik", by_row, rows), torch.einsum("bhir,irk->bhik", by_column, columns)]
-        return torch.cat([*parts, at_class], dim=-1)
+        """[B, H, S, cells]: q_i . vector, for each grid row, each grid column and the class token."""
+        return rearranged(q @ self._all(self.key_rows, self.key_columns).T, self.of_cell, self.of_vector)
 
     def value_part(self, mass: Tensor) -> Tensor:
-        """Sum over keys of attention times value vector, from the attention mass on each row, column, class token."""
-        side = self.row_index.shape[1]
-        rows, columns = self.row_choice.to(mass.dtype), self.column_choice.to(mass.dtype)
-        at_class = F.pad(mass[..., -1:], (0, self.value_rows.shape[0] - 1))
-        by_row = at_class + torch.einsum("bhik,irk->bhir", mass[..., :side], rows)
-        by_column = at_class + torch.einsum("bhik,irk->bhir", mass[..., side:-1], columns)
-        return by_row @ self.value_rows + by_column @ self.value_columns
+        """Sum over keys of attention times value vector, from the attention mass on each cell [B, H, S, cells]."""
+        by_vector = rearranged(mass, self.of_vector, self.of_cell) + self.own.to(mass.dtype)
+        return by_vector @ self._all(self.value_rows, self.value_columns)
+
+    def _all(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """[V, D]: the vectors of all row offsets, of all column offsets, of the class token, and zeros."""
+        choice = self.offset_choice.to(rows.dtype)  # a product, because it adds gradients up in a fixed order
+        found = torch.cat([choice @ rows, choice @ columns, (rows[:1] + columns[:1]).to(choice.dtype)])
+        return F.pad(found, (0, 0, 0, self.own.shape[1] - len(found)))
+
+
+class FusedMaps(NamedTuple):
+    """Constants of the fused form. Of cells and of vectors the last is a spare one that is zero."""
+
+    key_cells: Tensor
+    """[S, cells]: `RelativeMaps.key_cells` with spare columns: attention kernels want whole eights."""
+    offset_choice: Tensor
+    """[2 side - 1, R]: the table row of each offset, as ones and zeros."""
+    of_cell: Tensor
+    """[S, cells]: the vector that query i needs for a cell."""
+    of_vector: Tensor
+    """[S, V]: the cell for which query i needs a vector."""
+    own: Tensor
+    """[S, V]: the class token's attention over all keys is 1 together, and all of it goes to one vector."""
+
+
+@lru_cache(maxsize=64)
+def fused_maps(side: int, distance: int, head_dim: int) -> FusedMaps:
+    with torch.device("cpu"):
+        offsets, cells, tokens = 2 * side - 1, 2 * side + 1, side * side + 1
+        spare_cells = (-(head_dim + cells) % 8) or 8
+        vectors = -(-(2 * offsets + 2) // 8) * 8
+        patch = torch.arange(side * side)
+        ahead = torch.arange(side) + side - 1  # the number of the offset from place 0
+        by_row, by_column = ahead - (patch // side)[:, None], ahead - (patch % side)[:, None] + offsets
+        class_vector = torch.full((side * side, 1), 2 * offsets)
+        of_cell = torch.full((tokens, cells + spare_cells), vectors - 1)
+        of_cell[1:, :cells] = torch.cat([by_row, by_column, class_vector], 1)
+        of_vector = torch.full((tokens, vectors), cells + spare_cells - 1)
+        of_vector[1:].scatter_(1, of_cell[1:, :cells], torch.arange(cells).expand(side * side, -1))
+        own = torch.zeros(tokens, vectors)
+        own[0, 2 * offsets] = 1
+        rows = torch.arange(1 - side, side).clamp(-distance, distance) + distance + 1
+        key_cells = F.pad(relative_maps(side, distance).key_cells, (0, spare_cells))
+        choice = F.one_hot(rows, 2 * distance + 2).float()
+        return FusedMaps(key_cells, choice, of_cell, of_vector, own)
+
+
+def rearranged(x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+    """x [B, H, S, m] to [B, H, S, n] with out[..., i, j] = x[..., i, there[i, j]]; `back` is the way back.
+
+    Only the spare place is read twice, and what comes back to it does not matter, so that the gradient is a
+    rearrangement too. Compiled kernels need to be told.
+    """
+    if torch.compiler.is_compiling():
+        return cast(Tensor, Rearranged.apply(x, there, back))
+    return x.gather(-1, there.expand(*x.shape[:2], -1, -1))
+
+
+class Rearranged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return x.gather(-1, there.expand(*x.shape[:2], -1, -1))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return gradient.gather(-1, back.expand(*gradient.shape[:2], -1, -1)), None, None
 
 
 class Attention(nn.Module):
@@ -224,6 +291,10 @@ class Mlp(nn.Module):
         self.fc2 = blank(nn.Linear, hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        spare = -self.fc1.out_features % 8
+        if spare and torch.compiler.is_compiling():  # fast matrix products want whole eights; gelu(0) is 0
+            x = F.linear(x, F.pad(self.fc1.weight, (0, 0, 0, spare)), F.pad(self.fc1.bias, (0, spare)))
+            return F.linear(self.act(x), F.pad(self.fc2.weight, (0, spare)), self.fc2.bias)
         return cast(Tensor, self.fc2(self.act(self.fc1(x))))
 
 
@@ -253,7 +324,17 @@ class PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(width, eps=norm_eps) if entry.norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() and self.proj.stride == self.proj.kernel_size:
+            return cast(Tensor, self.norm(self._as_product(x)))
         return cast(Tensor, self.norm(self.proj(x).flatten(2).transpose(1, 2)))
+
+    def _as_product(self, x: Tensor) -> Tensor:
+        """Patches that do not overlap are rows of a matrix: kernels for their product are faster, backward too."""
+        size = self.proj.kernel_size[0]
+        side = x.shape[-1] // size
+        x = x[..., : side * size, : side * size].reshape(*x.shape[:2], side, size, side, size)
+        patches = x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [B, side * side, channels * size * size]
+        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
 class Pooling(nn.Module):

@@ -17,21 +17,18 @@ then blocks that were not sampled go on decaying and moving.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Collection
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
-from timm.layers import drop_path
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from vitsearch.architecture import Absent, Architecture, Block, Entry, Stage, WindowAttention
+from vitsearch.architecture import Absent, Architecture, Block, Stage, WindowAttention
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.models.skeleton import COMPILING, Skeleton, Skeletons, kept_paths
 from vitsearch.models.vit import (
-    BLOCK_BUILDERS,
-    ENTRY_BUILDERS,
     NetworkStage,
     VisionNetwork,
     build,
@@ -41,49 +38,7 @@ from vitsearch.models.vit import (
     pool,
     tokens_and_tables,
 )
-from vitsearch.models.weights import cut
 from vitsearch.spaces import Space
-
-Shape: TypeAlias = tuple[int, ...]
-
-
-class KeptPath(nn.Module):
-    """Stochastic depth whose draw the caller brings: per image 0, or 1 / (1 - rate)."""
-
-    factor: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("factor", torch.empty(0), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.factor.to(x.dtype)
-
-
-class Skeleton:
-    """A layer of one shape without weights: each call brings those of the supernet's layer, and cuts them.
-
-    A call depends on nothing but its tensors, so that it can be compiled once and used at every depth.
-    """
-
-    def __init__(self, layer: nn.Module, compiling: Mapping[str, Any] | None) -> None:
-        self.layer = layer
-        self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
-        self.apply: Callable[..., Tensor] = self._apply
-        if compiling is not None:
-            self.apply = torch.compile(self._apply, **compiling)
-
-    def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: cut(name, whole[name], shape) for name, shape in self.shapes.items()}
-
-    def __call__(self, source: nn.Module, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
-        return self.apply(dict(source.named_parameters()), dict(source.named_buffers()), x, factors)
-
-    def _apply(
-        self, whole: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor, factors: Sequence[Tensor]
-    ) -> Tensor:
-        kept = {f"drop_path{number}.factor": factor for number, factor in enumerate(factors, 1)}
-        return cast(Tensor, functional_call(self.layer, self.slices(whole) | constants | kept, (x,), tie_weights=False))
 
 
 class Supernet(nn.Module):
@@ -104,22 +59,32 @@ class Supernet(nn.Module):
         self._pool = largest.global_pool
         rates = iter(drop_path_rates(self.envelope, drop_path_rate))
         self._rates = [[next(rates) for _ in stage.blocks] for stage in self.envelope.stages]
-        self._skeletons: dict[tuple[Any, ...], Skeleton] = {}
-        self._compiling: dict[str, Any] | None = None
+        self._skeletons = Skeletons(entangled=True)
 
     def forward(self, x: Tensor, architecture: Architecture) -> Tensor:
         """Logits of this network of the supernet."""
+        return self.forward_head(self.trace(x, architecture)[0], architecture)
+
+    def trace(self, x: Tensor, architecture: Architecture, taps: Collection[int] = ()) -> tuple[Tensor, list[Tensor]]:
+        """All tokens after the final norm, and those after some blocks, counted over all stages."""
         self.check(architecture)
         check_input(x, self.geometry.channels, self.geometry.image_size)
         frame = self._frame(architecture)
         parts = self._parts(architecture)
+        found, number = [], 0
         for index, (source, (entry, blocks), rates) in enumerate(zip(self._stages(), parts, self._rates, strict=True)):
             x = entry(source.entry, x)
             x = x if index else embed(x, frame.get("cls_token"), frame.get("pos_embed"))
             for own, block, rate in zip(source.blocks, blocks, rates, strict=False):
                 x = x if block is None else block(own, x, self._factors(x, rate))
+                found += [x] if number in taps else []
+                number += 1
         width = architecture.stages[-1].width
         x = F.layer_norm(x, (width,), frame["norm.weight"], frame["norm.bias"], architecture.norm_eps)
+        return x, found
+
+    def forward_head(self, x: Tensor, architecture: Architecture) -> Tensor:
+        frame = self._frame(architecture)
         return F.linear(pool(x, self._pool, int(architecture.class_token)), frame["head.weight"], frame["head.bias"])
 
     def slices(self, architecture: Architecture) -> dict[str, Tensor]:
@@ -143,13 +108,15 @@ class Supernet(nn.Module):
         return network
 
     def compile(self, **options: Any) -> None:
-        """Compile each layer when its shape first occurs, with these options of `torch.compile`.
+        """Compile each layer when its shape first occurs, with these options of `torch.compile` in place of ours.
 
         There are few shapes and many architectures: compiled as a whole, the supernet would be compiled at every step.
         """
-        # One function serves all shapes; without isolation torch gives up on it after eight.
-        self._compiling = {"dynamic": False, "isolate_recompiles": True} | options
-        self._skeletons.clear()
+        self._skeletons = Skeletons(entangled=True, fused=self._skeletons.fused, compiling=options or COMPILING)
+
+    def set_fused_attention(self, fused: bool) -> None:
+        """Which kernel attention uses, as `VisionNetwork.set_fused_attention` has it."""
+        self._skeletons = Skeletons(entangled=True, fused=fused, compiling=self._skeletons.compiling)
 
     def no_weight_decay(self) -> set[str]:
         """Tokens and tables: position, class token, relative position."""
@@ -177,30 +144,17 @@ class Supernet(nn.Module):
         eps, token = architecture.norm_eps, architecture.class_token
         drops = self.training and self.drop_path_rate > 0
         for stage, side in zip(architecture.stages, architecture.sides(self.geometry.image_size), strict=True):
-            entry = self._skeleton(stage.entry, False, before, stage.width, before_side, eps, token)
+            entry = self._skeletons.get(stage.entry, False, before, stage.width, before_side, eps, token)
             blocks = [
-                None if isinstance(block, Absent) else self._skeleton(block, drops, stage.width, side, eps, 0.0)
+                None if isinstance(block, Absent) else self._skeletons.get(block, drops, stage.width, side, eps, 0.0)
                 for block in stage.blocks
             ]
             parts.append((entry, blocks))
             before, before_side = stage.width, side
         return parts
 
-    def _skeleton(self, kind: Block | Entry, drops: bool, *arguments: Any) -> Skeleton:
-        key = (kind, drops, *arguments)
-        if key not in self._skeletons:
-            with torch.device("meta"):
-                layer = (BLOCK_BUILDERS | ENTRY_BUILDERS)[type(kind)](kind, *arguments)
-                for name in ("drop_path1", "drop_path2") if drops else ():
-                    setattr(layer, name, KeptPath())
-            self._skeletons[key] = Skeleton(layer, self._compiling)
-        return self._skeletons[key]
-
     def _factors(self, x: Tensor, rate: float) -> list[Tensor]:
-        """For each branch of a block what it is multiplied by, [B, 1, 1]: drawn as timm draws it."""
-        if not self.training or not self.drop_path_rate:
-            return []
-        return [drop_path(x.new_ones(len(x), 1, 1), rate, training=True) for _ in range(2)]
+        return kept_paths(x, rate) if self.training and self.drop_path_rate else []
 
 
 def why_outside(architecture: Architecture, envelope: Architecture) -> str | None:

@@ -7,7 +7,8 @@ network = timm.create_model("vitsearch_net", settings={"space": "autoformer-tiny
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -20,38 +21,13 @@ from vitsearch import architecture as blueprint
 from vitsearch.architecture import Architecture
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings
-from vitsearch.models import layers
+from vitsearch.models import builders, layers
 from vitsearch.models.initialise import initialise
 from vitsearch.models.resize import resize_tables
+from vitsearch.models.skeleton import COMPILED, Skeletons, kept_paths
 from vitsearch.spaces import decode
 
 __all__ = ["VisionNetwork", "build", "vitsearch_net"]
-
-BlockBuilder = Callable[..., nn.Module]
-
-
-def attention_block(block: blueprint.Attention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
-    return layers.TransformerBlock(layers.Attention(width, block, side), width, block.hidden, eps, drop_path)
-
-
-def window_block(block: blueprint.WindowAttention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
-    return layers.TransformerBlock(layers.WindowAttention(width, block, side), width, block.hidden, eps, drop_path)
-
-
-def absent_block(block: blueprint.Absent, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
-    return nn.Identity()
-
-
-BLOCK_BUILDERS: dict[type[Any], BlockBuilder] = {
-    blueprint.Attention: attention_block,
-    blueprint.WindowAttention: window_block,
-    blueprint.Absent: absent_block,
-}
-ENTRY_BUILDERS: dict[type[Any], Callable[..., nn.Module]] = {
-    blueprint.Patch: lambda entry, before, width, side, eps, token: layers.PatchEmbed(entry, before, width, eps),
-    blueprint.Pool: lambda entry, before, width, side, eps, token: layers.Pooling(before, width, side, token),
-    blueprint.Merge: lambda entry, before, width, side, eps, token: layers.Merging(before, width, side, eps),
-}
 
 
 class NetworkStage(nn.Module):
@@ -60,6 +36,15 @@ class NetworkStage(nn.Module):
         self.entry = entry
         self.blocks = nn.ModuleList(blocks)
         self.side = side
+        self.skeletons: Skeletons | None = None
+
+    def run(self, number: int, x: Tensor, plan: blueprint.Stage, eps: float, drops: bool) -> Tensor:
+        """Block `number`, compiled where `skeletons` are there."""
+        block, kind = self.blocks[number], plan.blocks[number]
+        if self.skeletons is None or isinstance(kind, blueprint.Absent):
+            return cast(Tensor, block(x))
+        factors = kept_paths(x, getattr(block.drop_path1, "drop_prob", 0.0)) if drops else []
+        return self.skeletons.get(kind, drops, plan.width, self.side, eps, 0.0)(block, x, factors)
 
 
 class VisionNetwork(nn.Module):
@@ -84,6 +69,7 @@ class VisionNetwork(nn.Module):
         self.in_chans = in_chans
         self.global_pool = "avg" if architecture.readout == "mean" else "token"
         self.grad_checkpointing = False
+        self.drop_path_rate = drop_path_rate
         first, last = architecture.stages[0].width, architecture.stages[-1].width
         self.num_features = self.head_hidden_size = self.embed_dim = last
         self.num_prefix_tokens = int(architecture.class_token)
@@ -94,7 +80,7 @@ class VisionNetwork(nn.Module):
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Identity()
         self.reset_classifier(num_classes, global_pool, initial=False)
-        self.feature_info = _feature_info(architecture, self.image_size)
+        self.feature_info = feature_info(architecture, self.image_size)
         if draw_weights:
             initialise(self, architecture.initialisation, generator)
 
@@ -120,17 +106,27 @@ class VisionNetwork(nn.Module):
         self._check_input(x)
         for index, stage in enumerate(self._stages()):
             x = stage.entry(x) if index else self._embed(stage.entry(x))
-            for block in stage.blocks:
-                x = self._run(block, x)
+            for number in range(len(stage.blocks)):
+                x = self._run(index, number, x)
         return x
 
     def _stages(self) -> list[NetworkStage]:
         return cast(list[NetworkStage], list(self.stages))
 
-    def _run(self, block: nn.Module, x: Tensor) -> Tensor:
-        if self.grad_checkpointing:
-            return cast(Tensor, checkpoint(block, x))
-        return cast(Tensor, block(x))
+    def _run(self, index: int, number: int, x: Tensor) -> Tensor:
+        drops = self.training and self.drop_path_rate > 0
+        plan, eps = self.architecture.stages[index], self.architecture.norm_eps
+        run = partial(self._stages()[index].run, number, plan=plan, eps=eps, drops=drops)
+        return cast(Tensor, checkpoint(run, x)) if self.grad_checkpointing else run(x)
+
+    def compile_layers(self, skeletons: Skeletons | None = COMPILED) -> None:
+        """Blocks of equal shape are compiled once, in all networks of this process together.
+
+        It takes seconds where `compile` takes a minute, and stochastic depth draws what it draws uncompiled. None: no
+        longer.
+        """
+        for stage in self._stages():
+            stage.skeletons = skeletons
 
     def forward_features(self, x: Tensor) -> Tensor:
         """All tokens after the final norm: [B, S, C]."""
@@ -163,8 +159,8 @@ class VisionNetwork(nn.Module):
             if stop_early and number >= last:
                 break
             x = stage.entry(x) if index else self._embed(stage.entry(x))
-            for block in stage.blocks:
-                x, number = self._run(block, x), number + 1
+            for place in range(len(stage.blocks)):
+                x, number = self._run(index, place, x), number + 1
                 if number in wanted:
                     found.append(self._intermediate(self._norm_if_last(x) if norm else x, stage.side, output_fmt))
                 if stop_early and number >= last:
@@ -178,9 +174,7 @@ class VisionNetwork(nn.Module):
 
     def _intermediate(self, x: Tensor, side: int, output_fmt: str) -> tuple[Tensor, Tensor]:
         prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
-        if output_fmt == "NCHW":
-            patches = patches.transpose(1, 2).reshape(x.shape[0], -1, side, side)
-        return patches, prefix
+        return as_map(patches, side) if output_fmt == "NCHW" else patches, prefix
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
@@ -252,6 +246,11 @@ def embed(x: Tensor, class_token: Tensor | None, table: Tensor | None) -> Tensor
     return x if table is None else x + table
 
 
+def as_map(patches: Tensor, side: int) -> Tensor:
+    """[B, N, C] to [B, C, side, side]."""
+    return patches.transpose(1, 2).reshape(len(patches), -1, side, side)
+
+
 def pool(x: Tensor, how: str, prefix_tokens: int) -> Tensor:
     """What the classifier reads of the tokens [B, S, C]."""
     if how == "avg":
@@ -289,11 +288,11 @@ def _stages(architecture: Architecture, image_size: int, channels: int, drop_pat
     rates = iter(drop_path_rates(architecture, drop_path_rate))
     stages, before, before_side = [], channels, image_size
     for stage, side in zip(architecture.stages, architecture.sides(image_size), strict=True):
-        entry = ENTRY_BUILDERS[type(stage.entry)](
+        entry = builders.ENTRY_BUILDERS[type(stage.entry)](
             stage.entry, before, stage.width, before_side, architecture.norm_eps, architecture.class_token
         )
         blocks = [
-            BLOCK_BUILDERS[type(block)](block, stage.width, side, architecture.norm_eps, next(rates))
+            builders.BLOCK_BUILDERS[type(block)](block, stage.width, side, architecture.norm_eps, next(rates))
             for block in stage.blocks
         ]
         stages.append(NetworkStage(entry, blocks, side))
@@ -301,7 +300,8 @@ def _stages(architecture: Architecture, image_size: int, channels: int, drop_pat
     return stages
 
 
-def _feature_info(architecture: Architecture, image_size: int) -> list[dict[str, Any]]:
+def feature_info(architecture: Architecture, image_size: int) -> list[dict[str, Any]]:
+    """What timm's networks say about the maps after each block."""
     info = []
     for index, (stage, side) in enumerate(zip(architecture.stages, architecture.sides(image_size), strict=True)):
         for number, _ in enumerate(stage.blocks):

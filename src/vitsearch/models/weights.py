@@ -18,6 +18,7 @@ from vitsearch.architecture import Architecture
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.models.initialise import draw_seed, fan_in, initial_values
+from vitsearch.models.skeleton import cut
 from vitsearch.models.vit import build
 
 WEIGHTS = ("fresh", "shared")
@@ -102,13 +103,3 @@ class WeightBank:
             whole = self._shapes[name]
             self._whole[name] = initial_values(name, whole, fan_in(name, self._shapes), self.scheme, self.seed)
         return cut(name, self._whole[name], shape).contiguous()
-
-
-def cut(name: str, whole: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The part of a supernet's tensor that a network of this shape has: a view, but for q, k and v."""
-    for axis, size in enumerate(shape):
-        if whole.shape[axis] != size:
-            whole = whole.narrow(axis, 0, size)
-    if ".qkv." in name:
-        whole = whole.reshape(-1, 3, *shape[1:]).transpose(0, 1).flatten(0, 1)  # their rows take turns
-    return whole

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,9 @@ from torch import Tensor, nn
 
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
+from vitsearch.models.supernet import Supernet
 from vitsearch.tasks import LogitTask, Outcome, Task
+from vitsearch.training.subnet import Subnet
 from vitsearch.training.teacher import MODES, STAGES, Seen, Teacher, features, open_teacher
 
 KINDS = ("locality", "soft", "hard")
@@ -44,15 +46,17 @@ class Distilling(Task):
         self.task = task
         if not isinstance(task, Distilling):  # registered once, so that a checkpoint holds it once
             self.own_teacher = teacher
-        self.taps: list[int] = task.taps if isinstance(task, Distilling) else []
-        """Blocks of the student whose maps are needed, in order, without repeats."""
 
     @property
     def teacher(self) -> Teacher:
         return self.task.teacher if isinstance(self.task, Distilling) else self.own_teacher
 
+    def taps(self, network: nn.Module) -> tuple[int, ...]:
+        """Blocks of the student whose maps are needed."""
+        return self.task.taps(network) if isinstance(self.task, Distilling) else ()
+
     def losses(self, network: nn.Module, images: Tensor, targets: Tensor) -> Outcome:
-        return self.guide(see_student(network, images, self.taps), self.teacher(images), targets)
+        return self.guide(see_student(network, images, self.taps(network)), self.teacher(images), targets)
 
     @abstractmethod
     def guide(self, student: Seen, teacher: Seen, targets: Tensor) -> Outcome: ...
@@ -63,15 +67,21 @@ class Distilling(Task):
         return self.task.score(student.logits, targets)
 
 
-def see_student(network: Any, images: Tensor, taps: list[int]) -> Seen:
+def see_student(network: Any, images: Tensor, taps: tuple[int, ...]) -> Seen:
+    """Maps are numbered as the taps, of which some may be the same block."""
     if not taps:
         return Seen(network(images), {})
-    final, maps = network.forward_intermediates(images, indices=taps, output_fmt="NCHW", norm=False)
-    return Seen(network.forward_head(final), dict(zip(taps, maps, strict=True)))
+    blocks = sorted(set(taps))
+    final, maps = network.forward_intermediates(images, indices=blocks, output_fmt="NCHW", norm=False)
+    return Seen(network.forward_head(final), {place: maps[blocks.index(tap)] for place, tap in enumerate(taps)})
 
 
 class LocalityGuidance(Distilling):
-    """Auto-Prox's; see the module's text. `network` is the student that it will be used with."""
+    """Auto-Prox's; see the module's text. `network` is the student that it will be used with.
+
+    For a supernet each of its networks has its own first, middle and last block, and the first columns of the
+    convolutions, which are as wide as its widest.
+    """
 
     def __init__(
         self,
@@ -83,26 +93,40 @@ class LocalityGuidance(Distilling):
         blocks: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__(task, teacher)
-        student = features(network)
+        entangled = isinstance(network, Supernet)
+        largest = Subnet(network, network.envelope) if isinstance(network, Supernet) else network
+        student = features(largest)
         if not student or len(teacher.widths) < STAGES:
             one, kind = ("teacher", teacher.network) if student else ("network", network)
             rule = f"`{one}` must give maps through timm's `forward_intermediates`"
             raise VitsearchError(f"{rule}, {STAGES} or more of a teacher, but got {type(kind).__name__}")
-        self.weight = weight
-        self.blocks = guided_blocks(len(student)) if blocks is None else blocks
-        if len(self.blocks) != STAGES or not all(0 <= block < len(student) for block in self.blocks):
-            raise VitsearchError(f"`blocks` must be {STAGES} of 0 to {len(student) - 1}, but got {self.blocks}")
-        self.taps = sorted({*self.blocks, *self.taps})
-        widths = zip((student[block]["num_chs"] for block in self.blocks), teacher.widths, strict=True)
-        self.projections = nn.ModuleList(nn.Conv2d(own, theirs, 1) for own, theirs in widths)
+        self.weight, self.blocks = weight, blocks
+        widths = [int(map["num_chs"]) for map in student]
+        own = [max(widths) if entangled else widths[block] for block in self._blocks(len(student))]
+        self.projections = nn.ModuleList(nn.Conv2d(*pair, 1) for pair in zip(own, teacher.widths, strict=True))
+
+    def _blocks(self, depth: int) -> tuple[int, ...]:
+        blocks = guided_blocks(depth) if self.blocks is None else self.blocks
+        if len(blocks) != STAGES or not all(0 <= block < depth for block in blocks):
+            raise VitsearchError(f"`blocks` must be {STAGES} of 0 to {depth - 1}, but got {blocks}")
+        return blocks
+
+    def taps(self, network: nn.Module) -> tuple[int, ...]:
+        return self._blocks(len(features(network)))
 
     def guide(self, student: Seen, teacher: Seen, targets: Tensor) -> Outcome:
         outcome = self.inner(student, teacher, targets)
-        pairs = zip(self.projections, self.blocks, teacher.maps.values(), strict=True)
-        distances = [map_distance(project(student.maps[block]), goal) for project, block, goal in pairs]
+        pairs = zip(self.projections, student.maps.values(), teacher.maps.values(), strict=True)
+        distances = [map_distance(project_map(cast(nn.Conv2d, to), map), goal) for to, map, goal in pairs]
         guidance = torch.stack(distances).sum()
         parts = outcome.parts | {"guidance": guidance.detach()}
         return Outcome(outcome.loss + self.weight * guidance, outcome.logits, parts)
+
+
+def project_map(convolution: nn.Conv2d, map: Tensor) -> Tensor:
+    if map.shape[1] == convolution.in_channels:
+        return cast(Tensor, convolution(map))
+    return F.conv2d(map, convolution.weight[:, : map.shape[1]], convolution.bias)
 
 
 def guided_blocks(depth: int) -> tuple[int, int, int]:

@@ -23,6 +23,23 @@ RECIPES.add(
     ),
 )
 RECIPES.add(
+    "small-images",
+    Recipe(
+        source="vitsearch: tens of thousands of small images from scratch, in minutes on a GPU",
+        image_size=32,
+        epochs=40,
+        batch_size=512,
+        learning_rate=1e-3,
+        minimum_rate=1e-6,
+        warmup_epochs=3,
+        steps_of="step",
+        augmentation=Augmentation(crop="padded", interpolation="bilinear"),
+        label_smoothing=0.1,
+        clip=1.0,
+        crop_percent=1.0,
+    ),
+)
+RECIPES.add(
     "finetune",
     Recipe(
         source="vitsearch: a trained network to another dataset, class count or resolution",

@@ -107,7 +107,7 @@ def train_network(
         loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
         environment = describe_environment(world.device) | {
             "processes": world.size,
-            "compiled": plan.space is None and _compiled(how, world),
+            "compiled": _compiled(how, world),
         }
         if world.writes:
             enter_folder(folder, plan, environment, resume, allow_changed)
@@ -249,12 +249,13 @@ def make_trainer(
         "evaluate_every": how.evaluate_every,
         "progress": progress,
         "on_epoch": Curves(folder / "tensorboard") if how.tensorboard and world.writes else None,
+        "compiled": _compiled(how, world),
     }
     if isinstance(network, Supernet):
         assert plan.subnets is not None
         options |= {"scheme": plan.subnets, "candidates": plan.candidates}
         return SupernetTrainer(network, task, plan.recipe, loader, validation, **options)
-    return Trainer(network, task, plan.recipe, loader, validation, compiled=_compiled(how, world), **options)
+    return Trainer(network, task, plan.recipe, loader, validation, **options)
 
 
 def _evaluation(plan: TrainingPlan, dataset: Dataset, split: Split, world: World, how: Machine) -> Iterable[Batch]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitsearch.architecture import Architecture, Settings, check_whole
 from vitsearch.data import Batch
@@ -23,25 +23,9 @@ from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.randomness import seed_generators, seed_of
+from vitsearch.training.subnet import Subnet
 from vitsearch.training.trainer import Step, Trainer, evaluate
 from vitsearch.training.transfer import load_weights
-
-
-class Subnet(nn.Module):
-    """One network of a supernet as a network. It holds no parameters: they stay the supernet's."""
-
-    def __init__(self, supernet: nn.Module, architecture: Architecture) -> None:
-        super().__init__()
-        self.architecture = architecture
-        self._supernet = (supernet,)  # in a tuple, so that it is not a part of this module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self._supernet[0](x, self.architecture))
-
-    def train(self, mode: bool = True) -> Subnet:
-        super().train(mode)
-        self._supernet[0].train(mode)
-        return self
 
 
 class SupernetStep(Step):
@@ -50,7 +34,7 @@ class SupernetStep(Step):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         assert architecture is not None
         with torch.autocast(self.kind, self.dtype, enabled=self.dtype != torch.float32):
-            outcome = self.task.losses(Subnet(self.network, architecture), images, targets)
+            outcome = self.task.losses(Subnet(cast(Supernet, self.network), architecture), images, targets)
         return outcome.loss.float(), outcome.parts
 
 
@@ -72,6 +56,11 @@ class SupernetTrainer(Trainer):
         self.scheme = scheme_of(scheme, supernet.space, candidates)
         super().__init__(supernet, *arguments, **options)
 
+    def compile(self) -> None:
+        """Layer by layer, since the network changes at every step and its layers have few shapes."""
+        for network in (self.network, self.best_network()):
+            cast(Supernet, network).compile()
+
     def architectures(self) -> list[Architecture]:
         """Of the present step."""
         chosen = self.scheme.choose(self.space, self.seed, self.position.step)
@@ -89,7 +78,7 @@ class SupernetTrainer(Trainer):
         found: dict[str, float] = {}
         ends = dict(zip(("smallest", "largest"), ends_of(self.space, self.candidates), strict=True))
         for name, settings in ends.items():
-            network = Subnet(self.best_network(), self.space.decode(settings))
+            network = Subnet(cast(Supernet, self.best_network()), self.space.decode(settings))
             measured = evaluate(network, batches, self.world, self.recipe.precision)
             found |= {f"{name}_{what}": value for what, value in measured.items() if what != "images"}
         return found | {"top1": sum(found[f"{name}_top1"] for name in ends) / len(ends)}

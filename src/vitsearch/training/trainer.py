@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitsearch.data import Batch, Loader
 from vitsearch.environment import is_out_of_memory
 from vitsearch.errors import TrainingFailed, VitsearchError
+from vitsearch.models import VisionNetwork
 from vitsearch.tasks import Task, accuracy
 from vitsearch.training.checkpoint import (
     Position,
@@ -117,8 +118,14 @@ class Trainer:
                 self.step_module, device_ids=ids, find_unused_parameters=self.leaves_some_out
             )
         if compiled:
-            self.step_module.compile(dynamic=False)
+            self.compile()
         self.speed = 0.0
+
+    def compile(self) -> None:
+        if isinstance(self.network, VisionNetwork):
+            self.network.compile_layers()
+        else:
+            self.step_module.compile(dynamic=False)
 
     # --- the loop
 
@@ -306,10 +313,14 @@ def evaluate(network: nn.Module, batches: Iterable[Batch], world: World, precisi
     network.eval()
     counts = torch.zeros(4, dtype=torch.float64, device=_float64_device(world.device))
     dtype = getattr(torch, precision)
+    full = 0
     try:
         for images, labels in batches:
+            full = max(full, len(images))
+            if images.is_cuda and len(images) < full:  # filled up, since what is compiled is compiled for one shape
+                images = nn.functional.pad(images, (0, 0, 0, 0, 0, 0, 0, full - len(images)))
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                logits = network(images)
+                logits = network(images)[: len(labels)]
             right = accuracy(logits, labels)
             loss = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
             sums = [right.top1, right.top5, loss, torch.tensor(float(len(labels)), device=loss.device)]

@@ -1,0 +1,37 @@
+"""From the blueprint of a block or an entry to its layer: a new kind is one function and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from vitsearch import architecture as blueprint
+from vitsearch.models import layers
+
+BlockBuilder = Callable[..., nn.Module]
+
+
+def attention_block(block: blueprint.Attention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
+    return layers.TransformerBlock(layers.Attention(width, block, side), width, block.hidden, eps, drop_path)
+
+
+def window_block(block: blueprint.WindowAttention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
+    return layers.TransformerBlock(layers.WindowAttention(width, block, side), width, block.hidden, eps, drop_path)
+
+
+def absent_block(block: blueprint.Absent, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
+    return nn.Identity()
+
+
+BLOCK_BUILDERS: dict[type[Any], BlockBuilder] = {
+    blueprint.Attention: attention_block,
+    blueprint.WindowAttention: window_block,
+    blueprint.Absent: absent_block,
+}
+ENTRY_BUILDERS: dict[type[Any], Callable[..., nn.Module]] = {
+    blueprint.Patch: lambda entry, before, width, side, eps, token: layers.PatchEmbed(entry, before, width, eps),
+    blueprint.Pool: lambda entry, before, width, side, eps, token: layers.Pooling(before, width, side, token),
+    blueprint.Merge: lambda entry, before, width, side, eps, token: layers.Merging(before, width, side, eps),
+}

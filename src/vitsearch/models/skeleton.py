@@ -1,0 +1,125 @@
+"""Layers without weights, one for each shape: compiled once, used at every depth and by every network that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any, TypeAlias, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from timm.layers import drop_path
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from vitsearch.architecture import Block, Entry
+from vitsearch.models.builders import BLOCK_BUILDERS, ENTRY_BUILDERS
+from vitsearch.models.layers import Attention, TransformerBlock, WindowAttention
+
+Shape: TypeAlias = tuple[int, ...]
+Place: TypeAlias = tuple[str, dict[str, Any], str]
+COMPILING: dict[str, Any] = {"dynamic": False, "options": {"comprehensive_padding": False}}
+"""With strides padded, the matrix products between two blocks copy their inputs: 8 % of a step on an H200."""
+
+
+class KeptPath(nn.Module):
+    """Stochastic depth whose draw the caller brings: per image 0, or 1 / (1 - rate)."""
+
+    factor: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("factor", torch.empty(0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor.to(x.dtype)
+
+
+def kept_paths(x: Tensor, rate: float) -> list[Tensor]:
+    """For each branch of a block what it is multiplied by, [B, 1, 1]: drawn as timm draws it."""
+    return [drop_path(x.new_ones(len(x), 1, 1), rate, training=True) for _ in range(2)]
+
+
+def cut(name: str, whole: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The part of a supernet's tensor that a network of this shape has: a view, but for q, k and v."""
+    for axis, size in enumerate(shape):
+        if whole.shape[axis] != size:
+            whole = whole.narrow(axis, 0, size)
+    if ".qkv." in name:
+        whole = whole.reshape(-1, 3, *shape[1:]).transpose(0, 1).flatten(0, 1)  # their rows take turns
+    return whole
+
+
+class Skeleton:
+    """A layer of one shape without weights: each call brings those of another layer, and cuts them.
+
+    A call depends on nothing but its tensors.
+    """
+
+    def __init__(self, layer: nn.Module, entangled: bool, compiling: Mapping[str, Any] | None) -> None:
+        self.layer, self.entangled = layer, entangled
+        self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
+        self._places: WeakKeyDictionary[nn.Module, tuple[list[Place], list[Place]]] = WeakKeyDictionary()
+        self.apply: Callable[..., Tensor] = self._apply
+        if compiling is not None:
+            self.apply = torch.compile(MethodType(copied(Skeleton._apply), self), **compiling)
+
+    def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if not self.entangled:
+            return dict(whole)
+        return {name: cut(name, whole[name], shape) for name, shape in self.shapes.items()}
+
+    def __call__(self, source: nn.Module, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
+        if source not in self._places:
+            self._places[source] = places_of(source)
+        parameters, buffers = ({name: held[key] for name, held, key in places} for places in self._places[source])
+        return self.apply(parameters, buffers, x, factors)
+
+    def _apply(
+        self, whole: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor, factors: Sequence[Tensor]
+    ) -> Tensor:
+        kept = {f"drop_path{number}.factor": factor for number, factor in enumerate(factors, 1)}
+        return cast(Tensor, functional_call(self.layer, self.slices(whole) | constants | kept, (x,), tie_weights=False))
+
+
+def places_of(source: nn.Module) -> tuple[list[Place], list[Place]]:
+    """Where parameters and buffers are: `named_parameters` walks the module at every call, 1 ms of a step."""
+    modules = [(f"{prefix}." if prefix else "", module) for prefix, module in source.named_modules()]
+    held = [(prefix, module._parameters, module._buffers) for prefix, module in modules]
+    parameters = [(prefix + key, own, key) for prefix, own, _ in held for key in own if own[key] is not None]
+    buffers = [(prefix + key, own, key) for prefix, _, own in held for key in own if own[key] is not None]
+    return parameters, buffers
+
+
+def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same function with code of its own: torch keeps what it compiled with the code, eight shapes at most."""
+    assert isinstance(function, FunctionType)
+    return FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
+
+
+class Skeletons:
+    """Made when they are first asked for. `entangled`: the weights that calls bring are a supernet's."""
+
+    def __init__(self, *, entangled: bool, fused: bool = True, compiling: Mapping[str, Any] | None = None) -> None:
+        self.entangled, self.fused, self.compiling = entangled, fused, compiling
+        self._made: dict[tuple[Any, ...], Skeleton] = {}
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Skeletons:
+        return self  # they hold no weights
+
+    def get(self, kind: Block | Entry, drops: bool, *arguments: Any) -> Skeleton:
+        """`arguments` are the builder's; with `drops`, calls bring `kept_paths`."""
+        key = (kind, drops, *arguments)
+        if key not in self._made:
+            with torch.device("meta"):
+                layer = (BLOCK_BUILDERS | ENTRY_BUILDERS)[type(kind)](kind, *arguments)
+                for name in ("drop_path1", "drop_path2") if drops else ():
+                    setattr(layer, name, KeptPath())
+            if isinstance(layer, TransformerBlock):
+                cast(Attention | WindowAttention, layer.attn).fused = self.fused
+            self._made[key] = Skeleton(layer, self.entangled, self.compiling)
+        return self._made[key]
+
+
+COMPILED = Skeletons(entangled=False, compiling=COMPILING)
+"""For networks with weights of their own: what one compiled, the next one of this process need not."""

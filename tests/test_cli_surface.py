@@ -13,8 +13,9 @@ SURFACE = {
     "sample": f"{LIMITS} --classes --count --image-size --json --patch-size --seed space",
     "cost": "--classes --image-size --json arch",
     "score": "--batch-size --classes --data --device --image-size --json --memory --proxy --seed --timm --weights arch",
-    "search": f"{LIMITS} --allow-changed --batch-size --classes --data --device --image-size --json --objective --out "
-    "--memory --patch-size --resume --seed --strategy --trials --weights space",
+    "search": f"{LIMITS} --allow-changed --batch-size --budgets --classes --data --device --draws --image-size --json "
+    "--memory --objective --out --patch-size --resource --resume --seed --strategy --top --trials --variant --weights "
+    "space",
     "bench show": "--bench --json",
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",
@@ -24,7 +25,8 @@ SURFACE = {
     "recipes": "--json name",
     "supernet train": "--allow-changed --batch-size --channels --data --device --distill --distill-kind --epochs "
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "
-    "--subnets --workers space",
+    "--candidates --compile --subnets --workers space",
+    "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",
     "export": "--classes --format --image-size --json --out --seed arch",

@@ -39,6 +39,8 @@ ORDER = [
     "bench_command",
     "training_command",
     "supernet_command",
+    "search_command",
+    "specialize_command",
     "cli",
     "__main__",
 ]
@@ -54,6 +56,8 @@ TORCH_FREE = (
     "options",
     "terminal",
     "training_command",
+    "search_command",
+    "specialize_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from vitsearch.records import parse_json
 from vitsearch.spaces.base import Understood, understand
 
 log = logging.getLogger("vitsearch")
+MOST_BUDGETS = 1000
 UNITS = {"k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
 
 
@@ -42,6 +44,21 @@ def read_limits(min_params: str | None, max_params: str | None, min_macs: str | 
         min_macs=read_quantity("--min-macs", min_macs),
         max_macs=read_quantity("--max-macs", max_macs),
     )
+
+
+def read_budgets(text: str) -> tuple[tuple[int, ...], int]:
+    """`6M:11M:1M` (first, last, step) or `6M,8M`; with the first, where a bin before the first would begin."""
+    parts = text.split(":")
+    if len(parts) not in (1, 3):
+        raise VitsearchError(f"`--budgets` must be FIRST:LAST:STEP or a list with commas, but got {brief(text)}")
+    read = [read_quantity("--budgets", part) or 0 for part in (parts if len(parts) == 3 else text.split(","))]
+    if len(parts) == 1:
+        return tuple(read), 0
+    first, last, step = read
+    if last < first or (last - first) // step >= MOST_BUDGETS:
+        rule = f"must go from FIRST up to LAST in at most {MOST_BUDGETS} steps"
+        raise VitsearchError(f"`--budgets` {rule}, but got {brief(text)}")
+    return tuple(range(first, last + 1, step)), max(first - step, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +134,20 @@ def _read_trial(path: str, trial: str) -> Given:
     understood = understand(study.trial(trial).settings)
     plan = study.plan
     return Given(understood=understood, geometry=plan.geometry, seed=plan.seed, weights=plan.weights)
+
+
+def read_candidates(argument: str) -> list[Settings]:
+    """The networks of a study, best first, or those of a JSON file in its order; each once."""
+    if Path(argument).is_dir():
+        from vitsearch.study import Study  # brings torch
+
+        study = Study.open(argument)
+        valid = [trial for trial in study.trials if trial.error is None]
+        valid.sort(key=study.plan.objectives[0].gain, reverse=True)
+        found = [trial.settings for trial in valid]
+    else:
+        found = [given.settings for given in read_architectures([argument])[0]]
+    return list({json.dumps(settings): settings for settings in found}.values())
 
 
 def choose_geometry(base: Geometry, image_size: int | None, classes: int | None) -> Geometry:

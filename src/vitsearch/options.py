@@ -66,6 +66,11 @@ ProxyOption = Annotated[
     str,
     typer.Option("--proxy", help="Names with commas; for a benchmark also fast or all.", autocompletion=proxy_names),
 ]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained supernet.")]
+CandidatesOption = Annotated[
+    str | None,
+    typer.Option("--candidates", help="Networks chosen before: a study, or a JSON file with a list."),
+]
 OutOption = Annotated[Path, typer.Option("--out", help="A folder that does not exist yet.")]
 
 

@@ -240,13 +240,14 @@ def run_search(
     evaluator.check(found, geometry)
     environment, path = describe_environment(chosen), Path(out)
     environment |= {"supernets": evaluator.digests()} if evaluator.supernets else {}
-    with _folder(path, resume), Journal(path / "trials.jsonl") as journal:  # the lock comes before anything is read
-        study = _open_or_create(path, plan, environment, journal, allow_changed)
+    # the journal's lock comes before anything is read
+    with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
+        study = open_or_create(path, plan, environment, journal, allow_changed)
         stopped = run(study, domain, journal, evaluator, trials, progress)
         return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)
 
 
-def _folder(path: Path, resume: bool) -> AbstractContextManager[None]:
+def study_folder(path: Path, resume: bool) -> AbstractContextManager[None]:
     """The study's folder, new or to be continued."""
     if not os.path.lexists(path):
         return new_folder(path)
@@ -260,9 +261,8 @@ def _folder(path: Path, resume: bool) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _open_or_create(
-    path: Path, plan: Plan, environment: dict[str, Any], journal: Journal, allow_changed: bool
-) -> Study:
+def open_or_create(path: Path, plan: Plan, environment: dict[str, Any], journal: Journal, allow_changed: bool) -> Study:
+    """The study in this folder, which must be of this plan, or a new one."""
     if (path / "study.json").exists():
         return _reopen(Study.open(path), plan, environment, journal, allow_changed)
     chunk = CHUNK_ON_CPU if environment["device"] == "cpu" else CHUNK_ON_GPU
@@ -310,7 +310,7 @@ def run(
     while start < end:
         count = min(study.chunk - start % study.chunk, end - start)
         proposals = strategy.ask(domain, History(journal.trials, start, tried), study.plan.seed, count)
-        _check_same(study, journal.trials[start : start + count], proposals)
+        check_same(study, journal.trials[start : start + count], proposals)
         if not proposals:
             return f"tried all {done} architectures within the limits"
         if start + len(proposals) > done:
@@ -343,7 +343,8 @@ def _evaluate(
     return study
 
 
-def _check_same(study: Study, written: Sequence[Trial], proposals: Sequence[Settings]) -> None:
+def check_same(study: Study, written: Sequence[Trial], proposals: Sequence[Settings]) -> None:
+    """Whether the trials that are written are the ones that are proposed."""
     expected: Sequence[Settings | None] = proposals or [None]  # where nothing is proposed, nothing may be written
     for trial, settings in zip(written, expected, strict=False):
         if trial.settings != settings:

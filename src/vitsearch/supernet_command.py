@@ -7,24 +7,25 @@ vitsearch supernet extract supernet run#best --out best
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from vitsearch.arguments import note_outside, read_architecture, read_architectures
+from vitsearch.arguments import note_outside, read_architecture, read_architectures, read_candidates
 from vitsearch.cost import Geometry
 from vitsearch.options import (
     AllowChangedOption,
     ArchArgument,
     ArchArguments,
+    CandidatesOption,
     DeviceOption,
     ImageSizeOption,
     JsonOption,
     OutOption,
     PatchOption,
     ResumeOption,
+    RunArgument,
     SeedOption,
     SpaceArgument,
 )
@@ -49,7 +50,6 @@ from vitsearch.training_command import (
 )
 
 supernet = typer.Typer(no_args_is_help=True, help="One set of weights for a whole space: train, look, take out.")
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a trained supernet.")]
 
 
 @supernet.command("train")
@@ -59,8 +59,14 @@ def supernet_train(
     data: DataOption = "digits",
     recipe: RecipeOption = "autoformer",
     subnets: Annotated[
-        str, typer.Option("--subnets", help="Which networks a step trains: uniform, sandwich.")
-    ] = "uniform",
+        str | None,
+        typer.Option(
+            "--subnets",
+            help="Which networks a step trains: uniform, sandwich; with candidates also balanced, chosen, resampled, "
+            "redundant [uniform; with candidates balanced].",
+        ),
+    ] = None,
+    candidates: CandidatesOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
@@ -85,15 +91,18 @@ def supernet_train(
     from vitsearch.data import open_training_data
     from vitsearch.training.distill import distillation
     from vitsearch.training.plan import TrainingPlan
+    from vitsearch.training.preferred import scheme_of
     from vitsearch.training.run import train_network
-    from vitsearch.training.subnets import SUBNET_SCHEMES
 
-    SUBNET_SCHEMES[subnets]
+    chosen_before = None if candidates is None else read_candidates(candidates)
+    subnets = subnets or ("uniform" if chosen_before is None else "balanced")
+    scheme_of(subnets, found, chosen_before)
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     classes = open_training_data(data).classes
     plan = TrainingPlan(
         space={"name": found.name, "fixed": found.fixed()},
         subnets=subnets,
+        candidates=chosen_before,
         geometry=Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels),
         data=data,
         recipe=chosen,
@@ -109,6 +118,8 @@ def supernet_train(
         return emit({"out": str(done.out), "space": space, **done.result, "epochs": len(done.epochs)})
     for name in ("smallest", "largest"):
         print(f"{name} network: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
+    if chosen_before is not None:
+        return print(f"next: vitsearch specialize {done.out} --max-params 6M --out specialized")
     print(
         f"next: vitsearch search {space} --objective supernet:{done.out} --strategy evolution --trials 1000 --out run"
     )

@@ -33,6 +33,8 @@ class TrainingPlan:
     """Of a supernet: `name`, and `fixed`, the parts of its settings that are not searched."""
     subnets: str | None = None
     """Which networks of the supernet a step trains."""
+    candidates: list[Settings] | None = None
+    """Networks of the supernet that were chosen before: schemes draw from them, and they are evaluated."""
     geometry: Geometry
     data: str
     parts: Parts = "train"
@@ -49,6 +51,8 @@ class TrainingPlan:
             raise VitsearchError("a training must have either settings, the name of a timm model, or a space")
         if (self.space is None) != (self.subnets is None):
             raise VitsearchError("`subnets` must be given for a supernet, and for nothing else")
+        if self.candidates is not None and (self.space is None or not self.candidates):
+            raise VitsearchError("`candidates` must be networks of a supernet, one at least")
         if self.parts not in get_args(Parts):
             raise VitsearchError(f"`parts` must be one of {', '.join(get_args(Parts))}, but got {brief(self.parts)}")
         check_seed(self.seed)
@@ -58,7 +62,8 @@ class TrainingPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
-        fields = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        known = {"candidates": None, **data}  # older folders have none
+        fields = {field.name: known[field.name] for field in dataclasses.fields(cls)}
         fields["geometry"] = Geometry(**fields["geometry"])
         fields["recipe"] = Recipe.from_json(fields["recipe"])
         if fields["distillation"] is not None:

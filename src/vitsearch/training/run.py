@@ -51,6 +51,7 @@ from vitsearch.training.plan import (
     read_epochs,
     refuse_existing,
 )
+from vitsearch.training.preferred import scheme_of
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
 from vitsearch.training.supernet import SupernetTrainer, supernet_space
 from vitsearch.training.trainer import Progress, Trainer
@@ -150,6 +151,8 @@ def _compiled(how: Machine, world: World) -> bool:
 def check_plan(plan: TrainingPlan, dataset: Dataset) -> None:
     if plan.geometry.classes != dataset.classes:
         raise VitsearchError(f"`classes` must be {dataset.classes} for {plan.data}, but got {plan.geometry.classes}")
+    if plan.space is not None and plan.subnets is not None:
+        scheme_of(plan.subnets, supernet_space(plan.space), plan.candidates)
     if plan.start is not None and plan.start_digest != digest_of(plan.start):
         raise BadStudy(f"{plan.start} is not the file that this training started from: its content has changed")
 
@@ -250,7 +253,8 @@ def make_trainer(
     }
     if isinstance(network, Supernet):
         assert plan.subnets is not None
-        return SupernetTrainer(network, task, plan.recipe, loader, validation, scheme=plan.subnets, **options)
+        options |= {"scheme": plan.subnets, "candidates": plan.candidates}
+        return SupernetTrainer(network, task, plan.recipe, loader, validation, **options)
     return Trainer(network, task, plan.recipe, loader, validation, **options)
 
 

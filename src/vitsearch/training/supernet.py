@@ -6,7 +6,7 @@ same. Their gradients add up; the loss that is reported is their mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from vitsearch.architecture import Architecture, check_whole
+from vitsearch.architecture import Architecture, Settings, check_whole
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.folder import WEIGHTS
 from vitsearch.models.supernet import Supernet
-from vitsearch.spaces import SPACES, Space
+from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.training.plan import TrainingPlan, read_plan
+from vitsearch.training.preferred import scheme_of
 from vitsearch.training.randomness import seed_generators, seed_of
 from vitsearch.training.subnet import Subnet
-from vitsearch.training.subnets import SUBNET_SCHEMES
 from vitsearch.training.trainer import Step, Trainer, evaluate
 from vitsearch.training.transfer import load_weights
 
@@ -44,8 +44,16 @@ class SupernetTrainer(Trainer):
     step_kind = SupernetStep
     leaves_some_out = True
 
-    def __init__(self, supernet: Supernet, *arguments: Any, scheme: str, **options: Any) -> None:
-        self.space, self.scheme = supernet.space, SUBNET_SCHEMES[scheme]
+    def __init__(
+        self,
+        supernet: Supernet,
+        *arguments: Any,
+        scheme: str,
+        candidates: Sequence[Settings] | None = None,
+        **options: Any,
+    ) -> None:
+        self.space, self.candidates = supernet.space, candidates
+        self.scheme = scheme_of(scheme, supernet.space, candidates)
         super().__init__(supernet, *arguments, **options)
 
     def compile(self) -> None:
@@ -66,15 +74,23 @@ class SupernetTrainer(Trainer):
         return torch.stack(losses).mean()
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Of the smallest and the largest network; `top1` is their mean."""
+        """Of the smallest and the largest network, of the candidates where there are some; `top1` is their mean."""
         found: dict[str, float] = {}
-        region = self.space.region()
-        ends = {"smallest": region.smallest(), "largest": region.largest()}
+        ends = dict(zip(("smallest", "largest"), ends_of(self.space, self.candidates), strict=True))
         for name, settings in ends.items():
             network = Subnet(cast(Supernet, self.best_network()), self.space.decode(settings))
             measured = evaluate(network, batches, self.world, self.recipe.precision)
             found |= {f"{name}_{what}": value for what, value in measured.items() if what != "images"}
         return found | {"top1": sum(found[f"{name}_top1"] for name in ends) / len(ends)}
+
+
+def ends_of(space: Space, candidates: Sequence[Settings] | None) -> tuple[Settings, Settings]:
+    """The networks with the fewest and the most parameters."""
+    if candidates is None:
+        region = space.region()
+        return region.smallest(), region.largest()
+    ordered = sorted(candidates, key=lambda settings: cost_of(settings).params)
+    return ordered[0], ordered[-1]
 
 
 class TrainedSupernet(NamedTuple):

@@ -1,0 +1,1 @@
+"""Methods that must see networks: they compose spaces, models, training and studies."""

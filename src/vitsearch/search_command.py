@@ -1,0 +1,258 @@
+"""`vitsearch search`: search a space under limits, or choose networks for budgets.
+
+vitsearch search autoformer-tiny --objective dss --max-params 6M --trials 200 --seed 0 --out run
+vitsearch search autoformer-tiny --strategy prenas --budgets 6M:11M:1M --draws 8 --out chosen
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from vitsearch.arguments import choose_geometry, read_budgets, read_limits, read_quantity
+from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.errors import VitsearchError
+from vitsearch.options import (
+    NUMBER,
+    AllowChangedOption,
+    ClassesOption,
+    DeviceOption,
+    ImageSizeOption,
+    JsonOption,
+    MaxMacs,
+    MaxParams,
+    MemoryOption,
+    MinMacs,
+    MinParams,
+    OutOption,
+    PatchOption,
+    ResumeOption,
+    SeedOption,
+    SpaceArgument,
+)
+from vitsearch.spaces import SPACES
+from vitsearch.terminal import emit, progress_bar, show, summary
+
+log = logging.getLogger("vitsearch")
+
+
+def search(
+    space: SpaceArgument,
+    out: OutOption,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            "--strategy", help="random, exhaustive, evolution, nsga2 or prenas; options as evolution:population=20."
+        ),
+    ] = "random",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective", help="A proxy, or several with commas; min: or max: overrules the direction [dss]."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", **NUMBER, help="How many architectures to evaluate [100].")
+    ] = None,
+    budgets: Annotated[
+        str | None, typer.Option("--budgets", help="prenas: 6M:11M:1M for 6M, 7M, ... 11M, or a list with commas.")
+    ] = None,
+    resource: Annotated[
+        str | None, typer.Option("--resource", help="prenas: what budgets bound, params or macs [params].")
+    ] = None,
+    top: Annotated[int | None, typer.Option("--top", **NUMBER, help="prenas: networks for each budget [1].")] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option("--variant", help="prenas: paper, code (the public code's), snip (not normalised) [paper]."),
+    ] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option("--draws", **NUMBER, help="prenas: initial weights and batches to average over [1]."),
+    ] = None,
+    seed: SeedOption = 0,
+    min_params: MinParams = None,
+    max_params: MaxParams = None,
+    min_macs: MinMacs = None,
+    max_macs: MaxMacs = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="digits, parquet:PATH, folder:PATH, ... [noise, or the trained supernet's]."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", **NUMBER, help="Images for proxies that need them [8].")
+    ] = None,
+    image_size: ImageSizeOption = None,
+    classes: ClassesOption = None,
+    patch_size: PatchOption = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", help="fresh, shared (one supernet), or for prenas a trained supernet [fresh]."),
+    ] = None,
+    memory: MemoryOption = None,
+    device: DeviceOption = "auto",
+    resume: ResumeOption = False,
+    allow_changed: AllowChangedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search a space under limits; print the best and keep every trial."""
+    limits = read_limits(min_params, max_params, min_macs, max_macs)
+    SPACES[space]  # a wrong name is said before torch is loaded
+    given = {"budgets": budgets, "resource": resource, "top": top, "variant": variant, "draws": draws}
+    shared: dict[str, Any] = {"out": out, "limits": limits, "seed": seed, "device": device}
+    shared |= {"resume": resume, "allow_changed": allow_changed}
+    if strategy == "prenas":
+        refuse(strategy, {"objective": objective, "trials": trials, "memory": memory})
+        sizes = {"image_size": image_size, "classes": classes, "patch_size": patch_size, "batch_size": batch_size}
+        return choose(space, given, sizes, data, weights, shared, as_json)
+    refuse(strategy, given)
+    if strategy.startswith("prenas:"):
+        raise VitsearchError(f"`--strategy` prenas has options of its own, --budgets and others, but got {strategy!r}")
+    from vitsearch.data import open_data
+    from vitsearch.study import run_search
+
+    objective, trials = "dss" if objective is None else objective, 100 if trials is None else trials
+    data = "noise" if data is None else data
+    base, patch_size = supernet_input(objective, patch_size)
+    if base == IMAGENET and classes is None:
+        classes = open_data(data).classes
+    with progress_bar("searching", trials) as tick:
+        result = run_search(
+            space,
+            objective=objective,
+            strategy=strategy,
+            trials=trials,
+            geometry=choose_geometry(base, image_size, classes),
+            data=data,
+            batch_size=8 if batch_size is None else batch_size,
+            patch_size=patch_size,
+            weights="fresh" if weights is None else weights,
+            memory=read_quantity("--memory", memory),
+            progress=tick,
+            **shared,
+        )
+    report_search(result, as_json)
+
+
+def refuse(strategy: str, given: dict[str, Any]) -> None:
+    """Options that this strategy has no use for."""
+    for name, value in given.items():
+        if value is not None:
+            raise VitsearchError(f"`--{name}` must not be given with strategy {strategy}, but got {value!r}")
+
+
+def choose(
+    space: str,
+    given: dict[str, Any],
+    sizes: dict[str, int | None],
+    data: str | None,
+    weights: str | None,
+    shared: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """PreNAS's choice."""
+    if given["budgets"] is None:
+        raise VitsearchError("`--budgets` must be given with strategy prenas, such as 6M:11M:1M, but got nothing")
+    bounds, below = read_budgets(given["budgets"])
+    from vitsearch.data import open_data
+    from vitsearch.methods.preselection import Budgets, preselect
+
+    base, patch_size, classes = IMAGENET, sizes["patch_size"], sizes["classes"]
+    trained = None if weights in (None, "fresh", "shared") else weights
+    usual = "noise"
+    if trained is not None:
+        base, patch_size, own = input_of(trained, patch_size)
+        usual = "noise" if given["variant"] == "code" else own
+    data = usual if data is None else data
+    if trained is None and classes is None:
+        classes = open_data(data).classes
+    options = {name: value for name, value in given.items() if value is not None and name != "budgets"}
+    with progress_bar("drawing", given["draws"] or 1) as tick:
+        result = preselect(
+            space,
+            budgets=Budgets(bounds=bounds, below=below),
+            geometry=choose_geometry(base, sizes["image_size"], classes),
+            data=data,
+            batch_size=sizes["batch_size"],
+            patch_size=patch_size,
+            weights=trained,
+            progress=tick,
+            **options,
+            **shared,
+        )
+    report_choice(result, as_json)
+
+
+def input_of(folder: str, patch_size: int | None) -> tuple[Geometry, int | None, str]:
+    """Image size and classes, patches, and data of a trained supernet."""
+    from vitsearch.training.plan import read_plan
+
+    plan, _ = read_plan(Path(folder))
+    fixed = plan.space["fixed"] if plan.space else {}
+    return plan.geometry, patch_size if patch_size is not None else fixed.get("patch_size"), plan.data
+
+
+def supernet_input(objective: str, patch_size: int | None) -> tuple[Geometry, int | None]:
+    """Those of the supernet that is an objective, where one is."""
+    for name in objective.split(","):
+        _, found, folder = name.partition("supernet:")
+        if found:
+            return input_of(folder, patch_size)[:2]
+    return IMAGENET, patch_size
+
+
+def report_search(result: Any, as_json: bool) -> None:
+    study = result.study
+    best, front = study.best, study.front
+    if as_json:
+        shown = {"study": str(study.path), "trials": len(study.trials), "stopped": result.stopped}
+        emit(shown | {"best": trial_json(best) if best else None, "front": [trial_json(trial) for trial in front]})
+    if best is None:
+        log.error("error: all %d trials failed; the first: %s", len(study.trials), study.trials[0].error)
+        raise typer.Exit(1)
+    if as_json:
+        return
+    print(f"{result.stopped}; the study is in {study.path}")
+    table = Table("trial", *best.measured, "architecture")
+    for trial in dict.fromkeys(trial.number for trial in [best, *front[:20]]):
+        row = study.trials[trial]
+        cells = [f"{value:,}" if isinstance(value, int) else f"{value:.6g}" for value in row.measured.values()]
+        table.add_row(f"{trial}{' (best)' if trial == best.number else ''}", *cells, summary(row.settings))
+    show(table)
+    print(json.dumps(best.settings))
+    print(f"next: vitsearch export {study.path}#best --format timm --out best")
+
+
+def report_choice(result: Any, as_json: bool) -> None:
+    study = result.study
+    if as_json:
+        shown = {"study": str(study.path), "trials": len(study.trials), "stopped": result.stopped}
+        shown |= {"best": trial_json(study.best), "front": [trial_json(trial) for trial in study.front]}
+        return emit(shown | {"picks": [pick_json(pick) for pick in result.picks]})
+    print(f"{result.stopped}; the study is in {study.path}")
+    table = Table("trial", "budget", "parameters", "MACs", "SNIP", "normalised", "greedy", "agreement", "architecture")
+    for number, pick in enumerate(result.picks):
+        numbers = [f"{pick.snip:.6g}", f"{pick.score:.6g}", *map(decimals, (pick.greedy_score, pick.agreement))]
+        cells = [f"{pick.budget:,}", f"{pick.cost.params:,}", f"{pick.cost.macs:,}", *numbers]
+        table.add_row(str(number), *cells, summary(pick.settings))
+    show(table)
+    space = study.plan.space
+    print(f"next: vitsearch supernet train {space} --subnets balanced --candidates {study.path} --out preferred")
+
+
+def decimals(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def pick_json(pick: Any) -> dict[str, Any]:
+    names = ("budget", "settings", "score", "greedy_score", "agreement", "agreement_heads", "agreement_ratios", "snip")
+    found = {name: getattr(pick, name) for name in names}
+    return found | {"params": pick.cost.params, "macs": pick.cost.macs, "noisy": pick.noisy}
+
+
+def trial_json(trial: Any) -> dict[str, Any]:
+    return {"number": trial.number, "settings": trial.settings, "measured": dict(trial.measured)}

@@ -27,6 +27,8 @@ SURFACE = {
     "--subnets --workers space",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",
+    "report": "--correlations --json --out study",
+    "serve": "--host --port folder",
     "export": "--classes --format --image-size --json --out --seed arch",
 }
 

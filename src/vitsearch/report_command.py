@@ -14,7 +14,7 @@ import typer
 
 from vitsearch.architecture import check_whole
 from vitsearch.options import NUMBER, JsonOption
-from vitsearch.terminal import emit
+from vitsearch.terminal import emit, progress_bar
 
 log = logging.getLogger("vitsearch")
 
@@ -30,7 +30,8 @@ def report(
     """One page that needs nothing else: what was asked, what was found, how to repeat it; several studies compared."""
     from vitsearch.report import write_report
 
-    shown = write_report(study, out, correlations=correlations)
+    with progress_bar("reading", len(study)) as tick:
+        shown = write_report(study, out, correlations=correlations, progress=tick)
     for one in shown:
         if one["problem"]:
             log.warning("%s is shown as failed: %s", one["name"], one["problem"])

@@ -32,7 +32,7 @@ class Coded:
         self.rows: list[list[int] | None] = []
         self._numbers: dict[Hashable, int] = {}
         for value in values:
-            self.number(json.dumps(value), value)
+            self.number(_key(value), value)
 
     def number(self, key: Hashable, value: Any) -> int:
         if (found := self._numbers.get(key)) is None:
@@ -41,7 +41,7 @@ class Coded:
         return found
 
     def append(self, values: Sequence[Any]) -> None:
-        self.rows.append([self.number(json.dumps(value), value) for value in values])
+        self.rows.append([self.number(_key(value), value) for value in values])
 
     def to_json(self, start: int = 0) -> dict[str, Any]:
         """`codes`: a text for each row from `start` on; None where the trial has no such setting."""
@@ -50,6 +50,11 @@ class Coded:
             width += 1
         codes = [None if row is None else _text(row, width) for row in self.rows[start:]]
         return {"per": "block" if self.per_block else "network", "values": self.values, "width": width, "codes": codes}
+
+
+def _key(value: Any) -> Hashable:
+    """Equal for what JSON writes alike: 4 and 4.0 are two values."""
+    return (type(value), value) if isinstance(value, (int, float, str)) else json.dumps(value)
 
 
 @lru_cache(maxsize=1 << 12)

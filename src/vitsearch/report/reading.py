@@ -5,6 +5,7 @@ Nothing is written, and what is wrong with a folder becomes a part of what is sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -56,11 +57,6 @@ class Reader:
     def kind(self) -> str:
         return str(self.study.get("kind", "unknown"))
 
-    @property
-    def journal(self) -> Path:
-        """The file that its writer locks."""
-        return self.folder / (EPOCHS if self.kind in ("train", "supernet") else TRIALS)
-
     def refresh(self) -> None:
         seen = self._fingerprint()
         if seen == self._seen:
@@ -79,11 +75,11 @@ class Reader:
 
     def _fingerprint(self) -> Fingerprint:
         """Name, size, time and inode of what is looked at, and whether somebody writes."""
-        found = []
+        found, written = [], False
         for path in self._files():
             stat = path.stat()
             found.append((path.name, (stat.st_size, stat.st_mtime_ns, stat.st_ino)))
-        written = self._usable(self.journal) and is_locked(self.journal)
+            written = written or (path.suffix == ".jsonl" and is_locked(path))
         return (*found, (WRITER, (int(written), 0, 0)))
 
     def _files(self) -> list[Path]:
@@ -165,16 +161,15 @@ class Reader:
     @property
     def done(self) -> int:
         if self.kind in ("train", "supernet"):
-            return int(self.epochs[-1].get("epoch", 0)) if self.epochs else 0
+            return (_count(self.epochs[-1].get("epoch")) or 0) if self.epochs else 0
         return len(self.columns) or sum(map(len, self.rows.values()))
 
     @property
     def wanted(self) -> int | None:
         if self.kind in ("train", "supernet"):
             recipe = self.study.get("recipe")
-            return recipe.get("epochs") if isinstance(recipe, dict) else None
-        wanted = self.study.get("wanted")
-        return wanted if isinstance(wanted, int) else None
+            return _count(recipe.get("epochs")) if isinstance(recipe, dict) else None
+        return _count(self.study.get("wanted"))
 
     @property
     def state(self) -> str:
@@ -197,10 +192,17 @@ class Reader:
         left = max(0, self.wanted - self.done)
         if self.epochs:
             last = self.epochs[-1]
-            batch, speed = self.study["recipe"]["batch_size"], last.get("images_per_second")
-            return float(left * last["step"] / max(1, self.done) * batch / speed) if speed else None
+            images = _count(self.study["recipe"].get("batch_size")), _count(last.get("step"))
+            speed = last.get("images_per_second")
+            if None in images or not isinstance(speed, (int, float)) or not speed > 0:
+                return None
+            return left * math.prod(filter(None, images)) / max(1, self.done) / speed
         recent = self.columns.seconds[-RECENT:]
         return left * sum(recent) / len(recent) if recent else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 1 << 53 else None
 
 
 def _only_grew(before: Mapping[str, tuple[int, int, int]], now: Mapping[str, tuple[int, int, int]]) -> bool:

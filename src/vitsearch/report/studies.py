@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,16 @@ from vitsearch.report.views import view
 
 
 def write_report(
-    studies: Sequence[str | Path], out: str | Path, *, correlations: str | Path | None = None
+    studies: Sequence[str | Path],
+    out: str | Path,
+    *,
+    correlations: str | Path | None = None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]]:
-    """Write the page and return what it shows. `correlations`: a file with what `bench correlate --json` printed."""
+    """Write the page and return what it shows. `progress` is told how many studies have been read.
+
+    `correlations`: a file with what `bench correlate --json` printed.
+    """
     folders, path = [Path(study) for study in studies], Path(out)
     if not folders:
         raise VitsearchError("`report` must have at least one study to show, but got none")
@@ -25,23 +32,25 @@ def write_report(
         raise VitsearchError(f"`out` must lie in a folder that exists, but got {str(path)!r}")
     if path.is_dir():
         raise VitsearchError(f"`out` must be a file, but got the folder {str(path)!r}")
-    views = [view(reader) for reader in read_studies(folders)]
+    views = []
+    for reader in named_readers(folders):
+        reader.refresh()
+        views.append(view(reader))
+        progress(len(views))
     figures = [] if correlations is None else [read_correlations(Path(correlations))]
     title = views[0]["name"] if len(views) == 1 else f"{len(views)} studies"
     write_page(path, f"{title} · vitsearch", {"title": title, "studies": views, "figures": figures})
     return views
 
 
-def read_studies(folders: Sequence[Path]) -> list[Reader]:
+def named_readers(folders: Sequence[Path]) -> list[Reader]:
     """With names that tell them apart; a folder that is no study is an error, a damaged study is shown as one."""
     names = [folder.resolve().name for folder in folders]
     readers = []
     for folder, name in zip(folders, names, strict=True):
         if not (folder / STUDY).is_file():
             raise BadStudy(f"{folder} is not a study: it has no {STUDY}")
-        reader = Reader(folder, name if names.count(name) == 1 else str(folder))
-        reader.refresh()
-        readers.append(reader)
+        readers.append(Reader(folder, name if names.count(name) == 1 else str(folder)))
     return readers
 
 

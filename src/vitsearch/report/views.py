@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from vitsearch.architecture import Settings, brief
+from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.records import Trial
@@ -22,6 +23,7 @@ DRAWN = 2000  # members of the space that stand for all
 SHOWN_ROWS = 500  # of a journal that is not known here
 LONGEST = 200  # characters of a fact
 KINDS = {"search": "search", "train": "training", "supernet": "supernet training"}
+ACCURACIES = ("test_top1", "validation_top1", "validation_largest_top1")
 Facts = list[tuple[str, str]]
 
 
@@ -68,10 +70,9 @@ def best_of(reader: Reader) -> dict[str, Any] | None:
         name = reader.objectives[0].name
         return {"trial": reader.best, "name": name, "value": reader.columns.measured[name][reader.best]}
     sources: list[Mapping[str, Any]] = [reader.result or {}, *reversed(reader.epochs)]
-    for source in sources:
-        for name, value in source.items():
-            if name.endswith("top1") and isinstance(value, (int, float)):
-                return {"trial": None, "name": name, "value": value}
+    for source, name in itertools.product(sources, ACCURACIES):
+        if isinstance(source.get(name), (int, float)):
+            return {"trial": None, "name": name, "value": source[name]}
     return None
 
 
@@ -99,35 +100,53 @@ def asked(study: Mapping[str, Any]) -> Facts:
 
 
 def _fact(name: str, value: Any) -> Facts:
-    if name == "objectives" and isinstance(value, list):
-        words = [f"{one.get('name')}, {'more' if one.get('direction') == 'max' else 'less'} is better" for one in value]
-        return [("objective", "; ".join(words))]
-    if name == "geometry" and isinstance(value, dict):
-        shown = "{image_size} x {image_size} px, {channels} channels, {classes:,} classes"
-        return [("input", shown.format(**dataclasses.asdict(geometry_of({"geometry": value}))))]
-    if name == "limits" and isinstance(value, dict):
-        words = [
-            f"{'at least' if key.startswith('min') else 'at most'} {_number(bound)} {key[4:]}"
-            for key, bound in value.items()
-        ]
-        return [("limits", ", ".join(words) or "none")]
-    if name == "space" and isinstance(value, dict):
-        return [("space", str(value.get("name"))), *_fact("fixed", value.get("fixed"))]
-    if name == "fixed" and isinstance(value, dict):
-        return [("not searched", ", ".join(f"{key} {part}" for key, part in value.items()))]
-    if name == "recipe" and isinstance(value, dict):
-        named = ("source", "epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "precision")
-        return [(f"recipe: {key.replace('_', ' ')}", _cut(value[key])) for key in named if key in value]
-    return [(name.replace("_", " "), _cut(value))]
+    try:
+        return [(label, _cut(words)) for label, words in WORDS[name](value)]
+    except (KeyError, AttributeError, TypeError, ValueError, VitsearchError):  # not known, or not what it should be
+        return [(name.replace("_", " "), _cut(value))]
+
+
+def _objectives(value: list[dict[str, str]]) -> Facts:
+    directions = {"max": "more is better", "min": "less is better"}
+    return [("objective", "; ".join(f"{one['name']}, {directions[one['direction']]}" for one in value))]
+
+
+def _input(value: Any) -> Facts:
+    one = geometry_of({"geometry": dict(value)})
+    return [("input", f"{one.image_size} x {one.image_size} px, {one.channels} channels, {one.classes:,} classes")]
+
+
+def _limits(value: dict[str, int]) -> Facts:
+    words = [f"{'at least' if name[:3] == 'min' else 'at most'} {bound:,} {name[4:]}" for name, bound in value.items()]
+    return [("limits", ", ".join(words) or "none")]
+
+
+def _space(value: Any) -> Facts:
+    return [("space", value)] if isinstance(value, str) else [("space", value["name"]), *_fixed(value["fixed"])]
+
+
+def _fixed(value: dict[str, int]) -> Facts:
+    return [("not searched", ", ".join(f"{name} {part}" for name, part in value.items()))]
+
+
+def _recipe(value: dict[str, Any]) -> Facts:
+    shown = ("source", "epochs", "batch_size", "optimizer", "learning_rate", "weight_decay", "precision")
+    return [(f"recipe: {name.replace('_', ' ')}", value[name]) for name in shown]
+
+
+WORDS: dict[str, Callable[[Any], Facts]] = {
+    "objectives": _objectives,
+    "geometry": _input,
+    "limits": _limits,
+    "space": _space,
+    "fixed": _fixed,
+    "recipe": _recipe,
+}
 
 
 def _cut(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
-
-
-def _number(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, (int, float)) else brief(value)
 
 
 def environments(study: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ vitsearch.plain = (value) => {
 };
 
 vitsearch.axis = (title, more = {}) => ({
-  gridcolor: vitsearch.color("--line"), zeroline: false, linecolor: vitsearch.color("--line"), automargin: true,
+  gridcolor: vitsearch.color("--line"), zeroline: false, linecolor: vitsearch.color("--line"), automargin: true, exponentformat: "SI",
   title: { text: title ? vitsearch.plain(title) : "", standoff: 10, font: { size: 12.5 } }, ...more,
 });
 
@@ -29,7 +29,11 @@ vitsearch.layout = (more = {}) => {
   };
 };
 
-vitsearch.config = { displaylogo: false, responsive: true, displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover", modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "toggleSpikelines"] };
+vitsearch.config = {
+  displaylogo: false, responsive: true, showSendToCloud: false, plotlyServerURL: "",  // nothing leaves the page
+  displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover",
+  modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "toggleSpikelines"],
+};
 
 // `build` gives {data, layout}; `trials` and `picked` make points with customdata show and choose networks.
 vitsearch.chart = (build, { low = false, trials = null, picked = null, label = "" } = {}) => {

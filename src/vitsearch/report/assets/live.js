@@ -53,7 +53,7 @@ vitsearch.showList = async () => {
     const done = one.state === "running" && one.wanted ? vitsearch.advance(one) : `${vitsearch.exact(one.done)}${one.wanted ? ` of ${vitsearch.exact(one.wanted)}` : ""} ${one.unit}`;
     const best = one.best ? `${vitsearch.named(one.best.name)} ${vitsearch.short(one.best.value)}` : "–";
     const state = [vitsearch.pill(one.state), one.problem ? element("div", { class: "note bad" }, one.problem) : null];
-    const cells = [element("td", {}, box), element("td", { class: "words" }, link, element("div", { class: "note" }, one.what)), element("td", { class: "words" }, state), element("td", { class: "words number" }, done)];
+    const cells = [element("td", {}, box), element("td", { class: "words" }, link, element("div", { class: "note" }, one.what)), element("td", { class: "words" }, state), element("td", { class: "words" }, done)];
     return element("tr", { "data-study": one.name }, cells, element("td", {}, best), element("td", { class: "words muted" }, one.about), element("td", { class: "muted" }, vitsearch.when(one.changed)));
   }
   function fill() {

@@ -21,6 +21,7 @@ PAGES = [
     "docs/proxies.md",
     "docs/data.md",
     "docs/training.md",
+    "docs/report.md",
 ]
 
 

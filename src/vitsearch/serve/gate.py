@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from hmac import compare_digest
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 from vitsearch.report.page import POLICY
 
@@ -104,7 +104,7 @@ class Gate:
         rest = urlencode(query, doseq=True)
         safe = "/" + path.lstrip("/\\")  # //other.example is another host
         return {
-            "location": safe.encode("ascii", "ignore").decode() + (f"?{rest}" if rest else ""),
+            "location": quote(safe) + (f"?{rest}" if rest else ""),
             "set-cookie": f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict",
         }
 

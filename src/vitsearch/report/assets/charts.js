@@ -40,7 +40,8 @@ vitsearch.chart = (build, { low = false, trials = null, picked = null, label = "
   const holder = vitsearch.element("div", { class: low ? "chart low" : "chart", role: "figure", "aria-label": label });
   const chart = { holder, drawn: false, draw: async () => {
     const { data, layout } = build();
-    if (layout.height) holder.style.minHeight = `${layout.height}px`;
+    if (vitsearch.printing()) layout.height = Math.round(layout.height * 0.68);
+    holder.style.minHeight = `${layout.height}px`;
     const first = !chart.drawn;
     chart.drawn = true;
     await Plotly.react(holder, data, layout, vitsearch.config);
@@ -71,9 +72,21 @@ vitsearch.dropCharts = () => {
 };
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const chart of vitsearch.allCharts) chart.holder.redraw(); });
-matchMedia("print").addEventListener("change", () => { for (const chart of vitsearch.allCharts) chart.draw(); });
-addEventListener("beforeprint", () => { for (const chart of vitsearch.allCharts) chart.draw(); });
-addEventListener("afterprint", () => { for (const chart of vitsearch.allCharts) chart.draw(); });
+
+vitsearch.printing = () => document.documentElement.classList.contains("printing");
+
+// Charts have the width of the page when they are drawn, and paper is narrower: they are drawn again for it.
+vitsearch.forPrint = async (printing) => {
+  document.documentElement.classList.toggle("printing", printing);
+  for (const chart of vitsearch.allCharts) {
+    if (!printing && !chart.drawn) continue;
+    await chart.draw();
+    Plotly.Plots.resize(chart.holder);
+  }
+};
+matchMedia("print").addEventListener("change", (event) => vitsearch.forPrint(event.matches));
+addEventListener("beforeprint", () => vitsearch.forPrint(true));
+addEventListener("afterprint", () => vitsearch.forPrint(false));
 
 vitsearch.card = () => document.getElementById("card");
 

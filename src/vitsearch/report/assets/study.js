@@ -142,7 +142,7 @@ vitsearch.Study = class {
       values.replaceChildren(...pairs.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
       const error = trials.errors[number];
       drawing.replaceChildren(...(error ? [element("p", { class: "bad" }, error)] : []));
-      if (network) drawing.append(vitsearch.draw(network, trials.scale, { width: Math.max(280, drawing.clientWidth || Math.min(1080, innerWidth - 70)) }), vitsearch.legend(network));
+      if (network) drawing.append(vitsearch.draw(network, trials.scale, { width: vitsearch.printing() ? 1060 : Math.max(280, drawing.clientWidth || Math.min(1080, innerWidth - 70)) }), vitsearch.legend(network));
       else drawing.append(element("p", { class: "note" }, "The space of this network is not known here, so it is not drawn."), element("pre", {}, JSON.stringify(trials.settings(number))));
       links.replaceChildren(...vitsearch.downloadLinks(this, number));
     };

@@ -55,6 +55,9 @@ TORCH_FREE = (
     "options",
     "terminal",
     "training_command",
+    "report",
+    "report_command",
+    "serve",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

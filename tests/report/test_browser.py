@@ -92,9 +92,9 @@ def test_front_drawing_and_table(opened: Callable[..., Any], write_study: WriteS
 
 def test_phone_dark_and_print(opened: Callable[..., Any], write_study: WriteStudy, tmp_path: Path) -> None:
     write_report([write_study(tmp_path / "run", 20)], tmp_path / "page.html")
-    phone = opened(tmp_path / "page.html", viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
-    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
-    dark = opened(tmp_path / "page.html", color_scheme="dark")
+    options = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+    dark = opened(tmp_path / "page.html", color_scheme="dark", **options)
+    assert dark.evaluate("document.documentElement.scrollWidth") <= 390
     red, green, blue = dark.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert max(red, green, blue) < 60
     dark.emulate_media(media="print", color_scheme="dark")

@@ -20,7 +20,11 @@ from typing import Any
 from vitsearch import __version__
 from vitsearch.records import write_atomically
 
-SCRIPTS = ("page.js", "trials.js", "drawing.js", "charts.js", "sections.js", "table.js", "study.js", "compare.js")
+SCRIPTS = (
+    *("page.js", "trials.js", "drawing.js", "charts.js"),
+    *("sections.js", "space.js", "table.js", "architecture.js"),
+    *("study.js", "compare.js"),
+)
 STATIC_SCRIPT, LIVE_SCRIPT = "static.js", "live.js"
 STYLE = "style.css"
 POLICY = (

@@ -18,6 +18,7 @@ from vitsearch.records import Objective, Trial, is_locked, parse_json, read_rows
 from vitsearch.report.columns import Columns
 
 STUDY, TRIALS, EPOCHS, RESULT = "study.json", "trials.jsonl", "epochs.jsonl", "result.json"
+TRAININGS = ("train", "supernet")
 LARGEST_STUDY = 16 << 20  # bytes; more is no study.json
 WRITER = ""  # stands for the lock where file names stand
 Fingerprint: TypeAlias = tuple[tuple[str, tuple[int, int, int]], ...]
@@ -160,13 +161,13 @@ class Reader:
 
     @property
     def done(self) -> int:
-        if self.kind in ("train", "supernet"):
+        if self.kind in TRAININGS:
             return (_count(self.epochs[-1].get("epoch")) or 0) if self.epochs else 0
         return len(self.columns) or sum(map(len, self.rows.values()))
 
     @property
     def wanted(self) -> int | None:
-        if self.kind in ("train", "supernet"):
+        if self.kind in TRAININGS:
             recipe = self.study.get("recipe")
             return _count(recipe.get("epochs")) if isinstance(recipe, dict) else None
         return _count(self.study.get("wanted"))
@@ -178,7 +179,7 @@ class Reader:
             return "failed"
         if self.running:
             return "running"
-        if self.kind in ("train", "supernet"):
+        if self.kind in TRAININGS:
             return "finished" if self.result is not None else "stopped"
         if len(self.columns) and len(self.columns.errors) == len(self.columns):
             return "failed"

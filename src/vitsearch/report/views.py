@@ -15,7 +15,7 @@ from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.records import Trial
 from vitsearch.report.columns import Columns
-from vitsearch.report.reading import Reader, geometry_of
+from vitsearch.report.reading import TRAININGS, Reader, geometry_of
 from vitsearch.report.repeat import command_of
 from vitsearch.spaces import SPACES, Space, cost_of, sample
 
@@ -55,7 +55,11 @@ def summary(reader: Reader) -> dict[str, Any]:
         "problem": reader.problem,
         "done": reader.done,
         "wanted": reader.wanted,
-        "unit": "epochs" if reader.kind in ("train", "supernet") else "trials",
+        "unit": "epochs"
+        if reader.kind in TRAININGS
+        else "lines"
+        if reader.rows and not len(reader.columns)
+        else "trials",
         "failed": len(reader.columns.errors),
         "seconds_left": reader.seconds_left,
         "changed": reader.changed,
@@ -158,7 +162,7 @@ def environments(study: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def trials_of(reader: Reader) -> Columns:
     """A study's trials; of a training its network as the only one, of a supernet the largest of its networks."""
-    if reader.kind not in ("train", "supernet"):
+    if reader.kind not in TRAININGS:
         return reader.columns
     columns = Columns()
     try:

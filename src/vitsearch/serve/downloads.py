@@ -7,6 +7,7 @@ import json
 import tempfile
 import threading
 import zipfile
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,13 +36,14 @@ class Downloads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
+    @cached_property
     def formats(self) -> list[str]:
         return ["json", *(name for name in EXPORTS if self._offered(name))]
 
     def _offered(self, name: str) -> bool:
-        source = find_spec("vitsearch.export")  # found, not imported: that would bring torch
-        written = source is not None and source.origin and f"def {EXPORTS[name]}(" in Path(source.origin).read_text()
-        return bool(written) and all(find_spec(package) is not None for package in NEEDED[name])
+        source = find_spec("vitsearch.export")  # read, not imported: that would bring torch
+        assert source is not None and source.origin is not None
+        return EXPORTS[name] in Path(source.origin).read_text() and all(map(find_spec, NEEDED[name]))
 
     def make(self, label: str, form: str, settings: Settings, geometry: Geometry, seed: int) -> File:
         if form == "json":

@@ -7,30 +7,51 @@ vitsearch.allCharts = new Set();
 vitsearch.plain = (value) => {
   if (typeof value === "string") return value.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   if (Array.isArray(value)) return value.length && typeof value[0] === "number" ? value : value.map(vitsearch.plain);
-  if (value && typeof value === "object") return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, vitsearch.plain(one)]));
+  if (value && typeof value === "object")
+    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, vitsearch.plain(one)]));
   return value;
 };
 
 vitsearch.axis = (title, more = {}) => ({
-  gridcolor: vitsearch.color("--line"), zeroline: false, linecolor: vitsearch.color("--line"), automargin: true, exponentformat: "SI",
-  title: { text: title ? vitsearch.plain(title) : "", standoff: 10, font: { size: 12.5 } }, ...more,
+  gridcolor: vitsearch.color("--line"),
+  zeroline: false,
+  linecolor: vitsearch.color("--line"),
+  automargin: true,
+  exponentformat: "SI",
+  title: { text: title ? vitsearch.plain(title) : "", standoff: 10, font: { size: 12.5 } },
+  ...more,
 });
 
 vitsearch.layout = (more = {}) => {
   const { xaxis = vitsearch.axis(), yaxis = vitsearch.axis(), ...rest } = more;
   return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", height: 400, hovermode: "closest",
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    height: 400,
+    hovermode: "closest",
     font: { family: vitsearch.color("--text"), size: 12, color: vitsearch.color("--muted") },
-    margin: { l: 58, r: 14, t: 30, b: 48 }, bargap: 0.25, bargroupgap: 0.08,
+    margin: { l: 58, r: 14, t: 30, b: 48 },
+    bargap: 0.25,
+    bargroupgap: 0.08,
     legend: { orientation: "h", x: 0, y: 1.01, yanchor: "bottom", font: { size: 12 } },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: vitsearch.color("--faint"), activecolor: vitsearch.color("--accent") },
-    hoverlabel: { bgcolor: vitsearch.color("--surface"), bordercolor: vitsearch.color("--line"), font: { color: vitsearch.color("--ink") } },
-    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", xaxis, yaxis, ...rest,
+    hoverlabel: {
+      bgcolor: vitsearch.color("--surface"),
+      bordercolor: vitsearch.color("--line"),
+      font: { color: vitsearch.color("--ink") },
+    },
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    xaxis,
+    yaxis,
+    ...rest,
   };
 };
 
 vitsearch.config = {
-  displaylogo: false, responsive: true, showSendToCloud: false, plotlyServerURL: "",  // nothing leaves the page
+  displaylogo: false,
+  responsive: true,
+  showSendToCloud: false,
+  plotlyServerURL: "", // nothing leaves the page
   displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover",
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d", "toggleSpikelines"],
 };
@@ -38,15 +59,19 @@ vitsearch.config = {
 // `build` gives {data, layout}; `trials` and `picked` make points with customdata show and choose networks.
 vitsearch.chart = (build, { low = false, trials = null, picked = null, label = "" } = {}) => {
   const holder = vitsearch.element("div", { class: low ? "chart low" : "chart", role: "figure", "aria-label": label });
-  const chart = { holder, drawn: false, draw: async () => {
-    const { data, layout } = build();
-    if (vitsearch.printing()) layout.height = Math.round(layout.height * 0.68);
-    holder.style.minHeight = `${layout.height}px`;
-    const first = !chart.drawn;
-    chart.drawn = true;
-    await Plotly.react(holder, data, layout, vitsearch.config);
-    if (first && trials) vitsearch.follow(holder, trials, picked);
-  } };
+  const chart = {
+    holder,
+    drawn: false,
+    draw: async () => {
+      const { data, layout } = build();
+      if (vitsearch.printing()) layout.height = Math.round(layout.height * 0.68);
+      holder.style.minHeight = `${layout.height}px`;
+      const first = !chart.drawn;
+      chart.drawn = true;
+      await Plotly.react(holder, data, layout, vitsearch.config);
+      if (first && trials) vitsearch.follow(holder, trials, picked);
+    },
+  };
   holder.redraw = () => (chart.drawn ? chart.draw() : null);
   vitsearch.allCharts.add(chart);
   holder.chart = chart;
@@ -54,13 +79,16 @@ vitsearch.chart = (build, { low = false, trials = null, picked = null, label = "
   return holder;
 };
 
-vitsearch.watcher = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (!entry.isIntersecting) continue;
-    vitsearch.watcher.unobserve(entry.target);
-    if (!entry.target.chart.drawn) entry.target.chart.draw();
-  }
-}, { rootMargin: "300px" });
+vitsearch.watcher = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      vitsearch.watcher.unobserve(entry.target);
+      if (!entry.target.chart.drawn) entry.target.chart.draw();
+    }
+  },
+  { rootMargin: "300px" },
+);
 
 vitsearch.dropCharts = () => {
   for (const { holder, drawn } of vitsearch.allCharts) {
@@ -71,7 +99,9 @@ vitsearch.dropCharts = () => {
   vitsearch.card().hidden = true;
 };
 
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const chart of vitsearch.allCharts) chart.holder.redraw(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const chart of vitsearch.allCharts) chart.holder.redraw();
+});
 
 vitsearch.printing = () => document.documentElement.classList.contains("printing");
 
@@ -95,7 +125,9 @@ vitsearch.follow = (holder, trials, picked) => {
     const point = points.find((one) => one.customdata !== undefined);
     if (point) vitsearch.showCard(trials(point), point.customdata, event);
   });
-  holder.on("plotly_unhover", () => { vitsearch.card().hidden = true; });
+  holder.on("plotly_unhover", () => {
+    vitsearch.card().hidden = true;
+  });
   holder.on("plotly_click", ({ points }) => {
     const point = points.find((one) => one.customdata !== undefined);
     vitsearch.card().hidden = true;
@@ -108,7 +140,10 @@ vitsearch.showCard = ({ trials, name }, number, event) => {
   const card = vitsearch.card();
   const values = trials.columnNames.map((column) => `${named(column)} ${short(trials.column(column)[number])}`);
   const network = trials.network(number);
-  card.replaceChildren(element("strong", {}, `${name ? `${name}, ` : ""}trial ${number}`), element("div", { class: "number" }, values.join(" · ")));
+  card.replaceChildren(
+    element("strong", {}, `${name ? `${name}, ` : ""}trial ${number}`),
+    element("div", { class: "number" }, values.join(" · ")),
+  );
   if (network) card.append(vitsearch.draw(network, trials.scale, { width: 272, small: true }));
   card.append(element("div", { class: "settings" }, trials.describe(number)));
   card.hidden = false;
@@ -129,19 +164,45 @@ vitsearch.bestSoFar = (trials, name) => {
       y.push(values[number]);
     }
   }
-  if (x.length) { x.push(trials.count - 1); y.push(y.at(-1)); }
+  if (x.length) {
+    x.push(trials.count - 1);
+    y.push(y.at(-1));
+  }
   return { x, y };
 };
 
 vitsearch.histogram = (name, values, color, bins) => ({
-  type: "histogram", x: values, name, histnorm: "percent", opacity: 0.72, marker: { color }, xbins: bins, hovertemplate: "%{y:.1f} %<extra></extra>",
+  type: "histogram",
+  x: values,
+  name,
+  histnorm: "percent",
+  opacity: 0.72,
+  marker: { color },
+  xbins: bins,
+  hovertemplate: "%{y:.1f} %<extra></extra>",
 });
 
-vitsearch.figure = ({ data, layout }) => vitsearch.chart(() => {
-  const safe = vitsearch.plain({ data, layout });
-  const axes = Object.keys(safe.layout).concat(safe.data.flatMap((one) => [one.xaxis, one.yaxis]).filter(Boolean).map((name) => `${name[0]}axis${name.slice(1)}`));
-  const themed = vitsearch.layout({ ...safe.layout, title: { text: safe.layout.title, x: 0, font: { size: 14, color: vitsearch.color("--ink") } }, margin: { l: 110, r: 20, t: 70, b: 50 } });
-  for (const name of axes.filter((one) => /^[xy]axis/.test(one))) themed[name] = { ...vitsearch.axis(), ...safe.layout[name] };
-  safe.data.forEach((trace, index) => { if (trace.error_x) trace.marker = { color: vitsearch.series(index), size: 8 }; });
-  return { data: safe.data, layout: themed };
-}, { label: String(layout.title ?? "") });
+vitsearch.figure = ({ data, layout }) =>
+  vitsearch.chart(
+    () => {
+      const safe = vitsearch.plain({ data, layout });
+      const axes = Object.keys(safe.layout).concat(
+        safe.data
+          .flatMap((one) => [one.xaxis, one.yaxis])
+          .filter(Boolean)
+          .map((name) => `${name[0]}axis${name.slice(1)}`),
+      );
+      const themed = vitsearch.layout({
+        ...safe.layout,
+        title: { text: safe.layout.title, x: 0, font: { size: 14, color: vitsearch.color("--ink") } },
+        margin: { l: 110, r: 20, t: 70, b: 50 },
+      });
+      for (const name of axes.filter((one) => /^[xy]axis/.test(one)))
+        themed[name] = { ...vitsearch.axis(), ...safe.layout[name] };
+      safe.data.forEach((trace, index) => {
+        if (trace.error_x) trace.marker = { color: vitsearch.series(index), size: 8 };
+      });
+      return { data: safe.data, layout: themed };
+    },
+    { label: String(layout.title ?? "") },
+  );

@@ -12,12 +12,29 @@ vitsearch.ask = async (path, query = {}) => {
 
 vitsearch.frame = (links, ...children) => {
   const { element } = vitsearch;
-  const nav = element("nav", {}, links.map(([name, href, jump]) => element("a", { href, click: jump }, name)));
-  document.getElementById("page").replaceChildren(element("div", { class: "bar" }, element("div", { class: "wrap" }, vitsearch.brand(), nav)), element("main", { class: "wrap" }, children));
+  const nav = element(
+    "nav",
+    {},
+    links.map(([name, href, jump]) => element("a", { href, click: jump }, name)),
+  );
+  document
+    .getElementById("page")
+    .replaceChildren(
+      element("div", { class: "bar" }, element("div", { class: "wrap" }, vitsearch.brand(), nav)),
+      element("main", { class: "wrap" }, children),
+    );
 };
 
 // Anchors would change the address, which says what is shown.
-vitsearch.anchors = (links) => links.map(([name, id]) => [name, location.hash, (event) => { event.preventDefault(); document.getElementById(id)?.scrollIntoView(); }]);
+vitsearch.anchors = (links) =>
+  links.map(([name, id]) => [
+    name,
+    location.hash,
+    (event) => {
+      event.preventDefault();
+      document.getElementById(id)?.scrollIntoView();
+    },
+  ]);
 
 vitsearch.again = (seconds, what) => {
   clearTimeout(vitsearch.live.timer);
@@ -26,7 +43,7 @@ vitsearch.again = (seconds, what) => {
       await what();
     } catch (error) {
       document.documentElement.dataset.lost = String(error);
-      vitsearch.again(5, what);  // the server may come back
+      vitsearch.again(5, what); // the server may come back
     }
   }, seconds * 1000);
 };
@@ -36,30 +53,85 @@ vitsearch.showList = async () => {
   const chosen = new Set();
   let [studies, text] = [[], ""];
   const body = element("tbody");
-  const compare = element("button", { type: "button", class: "primary", disabled: true, click: () => { location.hash = `#/compare/${[...chosen].map(encodeURIComponent).join("/")}`; } }, "compare");
-  const search = element("input", { type: "search", placeholder: "name, space, state", "aria-label": "Search studies", input: (event) => { text = event.target.value.toLowerCase(); fill(); } });
+  const compare = element(
+    "button",
+    {
+      type: "button",
+      class: "primary",
+      disabled: true,
+      click: () => {
+        location.hash = `#/compare/${[...chosen].map(encodeURIComponent).join("/")}`;
+      },
+    },
+    "compare",
+  );
+  const search = element("input", {
+    type: "search",
+    placeholder: "name, space, state",
+    "aria-label": "Search studies",
+    input: (event) => {
+      text = event.target.value.toLowerCase();
+      fill();
+    },
+  });
   const { made, controls } = vitsearch.block("Studies", "studies", "Choose several to compare them.");
   controls.append(search, compare);
   const heads = ["", "study", "state", "done", "best", "about", "last written"].map((name) => element("th", {}, name));
-  made.append(element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, heads)), body)));
-  vitsearch.frame([], element("div", { class: "head" }, element("h1", {}, document.title.replace(" · vitsearch", ""))), made);
+  made.append(
+    element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, heads)), body)),
+  );
+  vitsearch.frame(
+    [],
+    element("div", { class: "head" }, element("h1", {}, document.title.replace(" · vitsearch", ""))),
+    made,
+  );
 
   function row(one) {
-    const box = element("input", { type: "checkbox", checked: chosen.has(one.name), "aria-label": `Compare ${one.name}`, change: (event) => {
-      if (event.target.checked) chosen.add(one.name); else chosen.delete(one.name);
-      compare.disabled = chosen.size < 2;
-    } });
+    const box = element("input", {
+      type: "checkbox",
+      checked: chosen.has(one.name),
+      "aria-label": `Compare ${one.name}`,
+      change: (event) => {
+        if (event.target.checked) chosen.add(one.name);
+        else chosen.delete(one.name);
+        compare.disabled = chosen.size < 2;
+      },
+    });
     const link = element("a", { href: `#/study/${encodeURIComponent(one.name)}` }, one.name);
-    const done = one.state === "running" && one.wanted ? vitsearch.advance(one) : `${vitsearch.exact(one.done)}${one.wanted ? ` of ${vitsearch.exact(one.wanted)}` : ""} ${one.unit}`;
+    const done =
+      one.state === "running" && one.wanted
+        ? vitsearch.advance(one)
+        : `${vitsearch.exact(one.done)}${one.wanted ? ` of ${vitsearch.exact(one.wanted)}` : ""} ${one.unit}`;
     const best = one.best ? `${vitsearch.named(one.best.name)} ${vitsearch.short(one.best.value)}` : "–";
     const state = [vitsearch.pill(one.state), one.problem ? element("div", { class: "note bad" }, one.problem) : null];
-    const cells = [element("td", {}, box), element("td", { class: "words" }, link, element("div", { class: "note" }, one.what)), element("td", { class: "words" }, state), element("td", { class: "words" }, done)];
-    return element("tr", { "data-study": one.name }, cells, element("td", {}, best), element("td", { class: "words muted" }, one.about), element("td", { class: "muted" }, vitsearch.when(one.changed)));
+    const cells = [
+      element("td", {}, box),
+      element("td", { class: "words" }, link, element("div", { class: "note" }, one.what)),
+      element("td", { class: "words" }, state),
+      element("td", { class: "words" }, done),
+    ];
+    return element(
+      "tr",
+      { "data-study": one.name },
+      cells,
+      element("td", {}, best),
+      element("td", { class: "words muted" }, one.about),
+      element("td", { class: "muted" }, vitsearch.when(one.changed)),
+    );
   }
   function fill() {
-    const found = studies.filter((one) => `${one.name} ${one.what} ${one.state} ${one.about}`.toLowerCase().includes(text));
+    const found = studies.filter((one) =>
+      `${one.name} ${one.what} ${one.state} ${one.about}`.toLowerCase().includes(text),
+    );
     body.replaceChildren(...found.map(row));
-    if (!found.length) body.append(element("tr", {}, element("td", { colspan: 7, class: "muted" }, studies.length ? "No study fits." : "No study here yet.")));
+    if (!found.length)
+      body.append(
+        element(
+          "tr",
+          {},
+          element("td", { colspan: 7, class: "muted" }, studies.length ? "No study fits." : "No study here yet."),
+        ),
+      );
   }
   const refresh = async () => {
     const answer = await vitsearch.ask("/api/studies");
@@ -74,7 +146,11 @@ vitsearch.showList = async () => {
 vitsearch.showStudy = async (name) => {
   vitsearch.live.formats = (await vitsearch.ask("/api/studies")).formats;
   const view = await vitsearch.ask("/api/study", { name });
-  const downloads = (number) => vitsearch.live.formats.map((form) => [form === "json" ? "JSON" : form === "onnx" ? "ONNX" : form, `/api/download?${new URLSearchParams({ name, trial: number, form })}`]);
+  const downloads = (number) =>
+    vitsearch.live.formats.map((form) => [
+      form === "json" ? "JSON" : form === "onnx" ? "ONNX" : form,
+      `/api/download?${new URLSearchParams({ name, trial: number, form })}`,
+    ]);
   const study = new vitsearch.Study(view, downloads);
   vitsearch.live.shown = study;
   vitsearch.frame([["all studies", "#"], ...vitsearch.anchors(study.links)], study.made);
@@ -96,7 +172,11 @@ vitsearch.showComparison = async (names) => {
   for (const { view, trials } of studies) trials.add(view.trials);
   const together = new vitsearch.Comparison(studies);
   const open = studies.map(({ view }) => [view.name, `#/study/${encodeURIComponent(view.name)}`]);
-  vitsearch.frame([["all studies", "#"], ...open], vitsearch.element("div", { class: "head" }, vitsearch.element("h1", {}, names.join(", "))), together.made);
+  vitsearch.frame(
+    [["all studies", "#"], ...open],
+    vitsearch.element("div", { class: "head" }, vitsearch.element("h1", {}, names.join(", "))),
+    together.made,
+  );
 };
 
 vitsearch.route = async () => {
@@ -111,7 +191,10 @@ vitsearch.route = async () => {
     else await vitsearch.showList();
     scrollTo(0, 0);
   } catch (error) {
-    vitsearch.frame([["all studies", "#"]], vitsearch.element("p", { class: "bad", style: "margin: 3rem 0" }, String(error.message ?? error)));
+    vitsearch.frame(
+      [["all studies", "#"]],
+      vitsearch.element("p", { class: "bad", style: "margin: 3rem 0" }, String(error.message ?? error)),
+    );
   }
   document.documentElement.dataset.ready = "true";
 };

@@ -35,31 +35,58 @@ vitsearch.block = (title, id, note, ...children) => {
 
 vitsearch.pick = (label, options, chosen, changed) => {
   const { element } = vitsearch;
-  const items = options.map((name) => element("option", { value: name, selected: name === chosen }, vitsearch.named(name)));
-  return element("label", { class: "pick" }, label, element("select", { change: (event) => changed(event.target.value) }, items));
+  const items = options.map((name) =>
+    element("option", { value: name, selected: name === chosen }, vitsearch.named(name)),
+  );
+  return element(
+    "label",
+    { class: "pick" },
+    label,
+    element("select", { change: (event) => changed(event.target.value) }, items),
+  );
 };
 
 vitsearch.brand = () => {
   const { element, shape } = vitsearch;
-  const bars = [[0, 7, 9], [6, 3, 17], [12, 5, 13], [18, 9, 5]];
-  const mark = shape("svg", { width: 22, height: 22, viewBox: "0 0 22 22", "aria-hidden": "true" }, bars.map(([x, y, height], index) =>
-    shape("rect", { x, y, width: 4, height, rx: 1.5, style: `fill: var(${index === 1 ? "--second" : "--accent"})` })));
+  const bars = [
+    [0, 7, 9],
+    [6, 3, 17],
+    [12, 5, 13],
+    [18, 9, 5],
+  ];
+  const mark = shape(
+    "svg",
+    { width: 22, height: 22, viewBox: "0 0 22 22", "aria-hidden": "true" },
+    bars.map(([x, y, height], index) =>
+      shape("rect", { x, y, width: 4, height, rx: 1.5, style: `fill: var(${index === 1 ? "--second" : "--accent"})` }),
+    ),
+  );
   return element("a", { class: "brand", href: "#" }, mark, "vitsearch");
 };
 
 vitsearch.copy = (label, text) => {
-  const button = vitsearch.element("button", { type: "button", click: async () => {
-    await vitsearch.toClipboard(typeof text === "function" ? text() : text);
-    button.textContent = "copied";
-    setTimeout(() => { button.textContent = label; }, 1500);
-  } }, label);
+  const button = vitsearch.element(
+    "button",
+    {
+      type: "button",
+      click: async () => {
+        await vitsearch.toClipboard(typeof text === "function" ? text() : text);
+        button.textContent = "copied";
+        setTimeout(() => {
+          button.textContent = label;
+        }, 1500);
+      },
+    },
+    label,
+  );
   return button;
 };
 
 vitsearch.toClipboard = async (text) => {
   try {
     await navigator.clipboard.writeText(text);
-  } catch {  // a page opened as a file, or served without TLS
+  } catch {
+    // a page opened as a file, or served without TLS
     const area = vitsearch.element("textarea", { style: "position: fixed; opacity: 0" });
     area.value = text;
     document.body.append(area);
@@ -69,11 +96,24 @@ vitsearch.toClipboard = async (text) => {
   }
 };
 
-vitsearch.names = { params: "parameters", macs: "MACs", latency_ms: "latency, ms", seconds: "seconds", number: "trial",
-  num_heads: "heads", mlp_ratio: "MLP ratio", embed_dim: "width" };
+vitsearch.names = {
+  params: "parameters",
+  macs: "MACs",
+  latency_ms: "latency, ms",
+  seconds: "seconds",
+  number: "trial",
+  num_heads: "heads",
+  mlp_ratio: "MLP ratio",
+  embed_dim: "width",
+};
 vitsearch.named = (name) => vitsearch.names[name] ?? name.replaceAll("_", " ").replace(/\btop([15])\b/, "top-$1");
 
-vitsearch.units = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+vitsearch.units = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+];
 
 // 5867944 as 5.87 M; small numbers with four digits that say something
 vitsearch.short = (value) => {
@@ -89,7 +129,10 @@ vitsearch.short = (value) => {
   }
 };
 
-vitsearch.exact = (value) => (typeof value === "number" ? value.toLocaleString("en", { maximumSignificantDigits: Number.isInteger(value) ? 21 : 6 }) : vitsearch.short(value));
+vitsearch.exact = (value) =>
+  typeof value === "number"
+    ? value.toLocaleString("en", { maximumSignificantDigits: Number.isInteger(value) ? 21 : 6 })
+    : vitsearch.short(value);
 
 vitsearch.duration = (seconds) => {
   if (seconds === null || seconds === undefined) return "–";
@@ -103,4 +146,7 @@ vitsearch.duration = (seconds) => {
 vitsearch.when = (seconds) => new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC";
 
 vitsearch.color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-vitsearch.series = (index) => { const all = vitsearch.color("--series").split(","); return all[index % all.length].trim(); };
+vitsearch.series = (index) => {
+  const all = vitsearch.color("--series").split(",");
+  return all[index % all.length].trim();
+};

@@ -7,7 +7,7 @@ vitsearch.Study = class {
     this.downloads = downloads;
     this.trials = new vitsearch.Trials(view.objectives);
     this.trials.add(view.trials);
-    this.selected = view.best?.trial ?? (this.trials.count ? this.trials.valid[0] ?? 0 : null);
+    this.selected = view.best?.trial ?? (this.trials.count ? (this.trials.valid[0] ?? 0) : null);
     this.made = vitsearch.element("article", { class: "study" });
     this.build();
   }
@@ -18,7 +18,7 @@ vitsearch.Study = class {
     this.parts = [];
     const searched = view.objectives.length && trials.count;
     if (searched) this.parts.push(["Found", this.frontSection()]);
-    if (this.selected !== null && trials.count) this.parts.push(["Architecture", this.architectureSection()]);
+    if (this.selected !== null && trials.count) this.parts.push(["Architecture", vitsearch.architectureSection(this)]);
     if (searched) {
       this.table = vitsearch.table(view, trials, (number) => this.pick(number, true));
       this.parts.push(["Trials", this.table.made], ["Progress", this.progressSection()]);
@@ -27,7 +27,10 @@ vitsearch.Study = class {
     if (searched) this.parts.push(["Space", vitsearch.spaceAndChosen(view, trials)]);
     for (const journal of vitsearch.journals(view)) this.parts.push(["Journal", journal]);
     const asked = vitsearch.asked(view);
-    this.parts.push(["Asked and repeat", vitsearch.element("div", { class: "pair", id: `pair-${view.name}` }, asked, vitsearch.repeat(view))]);
+    this.parts.push([
+      "Asked and repeat",
+      vitsearch.element("div", { class: "pair", id: `pair-${view.name}` }, asked, vitsearch.repeat(view)),
+    ]);
     this.parts = this.parts.filter(([, part]) => part);
     this.made.replaceChildren(this.top, ...this.parts.map(([, part]) => part));
     if (this.table && this.selected !== null) this.table.select(this.selected);
@@ -74,11 +77,35 @@ vitsearch.Study = class {
     const names = [...trials.columnNames, "seconds"];
     const goal = view.objectives[0].name;
     const latency = names.find((name) => /latency/.test(name));
-    const second = view.objectives.slice(1).map((one) => one.name).find((name) => /^(params|macs)$|latency/.test(name));
-    this.axes = { y: goal, x: second ?? latency ?? (names.includes("params") && goal !== "params" ? "params" : names.find((name) => name !== goal)) };
-    this.frontChart = vitsearch.chart(() => this.frontFigure(), { trials: () => ({ trials: this.trials }), picked: (number) => this.pick(number), label: "Pareto front" });
-    const { made, controls } = vitsearch.block("What was found", `found-${view.name}`, "Every point is a network; the line joins those that no other beats in both directions. Point at one to see it, click to keep it.", this.frontChart);
-    for (const axis of ["y", "x"]) controls.append(vitsearch.pick(axis === "y" ? "up" : "across", names, this.axes[axis], (name) => { this.axes[axis] = name; this.frontChart.redraw(); }));
+    const second = view.objectives
+      .slice(1)
+      .map((one) => one.name)
+      .find((name) => /^(params|macs)$|latency/.test(name));
+    this.axes = {
+      y: goal,
+      x:
+        second ??
+        latency ??
+        (names.includes("params") && goal !== "params" ? "params" : names.find((name) => name !== goal)),
+    };
+    this.frontChart = vitsearch.chart(() => this.frontFigure(), {
+      trials: () => ({ trials: this.trials }),
+      picked: (number) => this.pick(number),
+      label: "Pareto front",
+    });
+    const { made, controls } = vitsearch.block(
+      "What was found",
+      `found-${view.name}`,
+      "Every point is a network; the line joins those that no other beats in both directions. Point at one to see it, click to keep it.",
+      this.frontChart,
+    );
+    for (const axis of ["y", "x"])
+      controls.append(
+        vitsearch.pick(axis === "y" ? "up" : "across", names, this.axes[axis], (name) => {
+          this.axes[axis] = name;
+          this.frontChart.redraw();
+        }),
+      );
     return made;
   }
 
@@ -86,81 +113,154 @@ vitsearch.Study = class {
     const { trials } = this;
     const { x, y } = this.axes;
     const [across, up] = [trials.column(x), trials.column(y)];
-    const points = (numbers) => ({ x: numbers.map((number) => across[number]), y: numbers.map((number) => up[number]), customdata: numbers, hoverinfo: "none" });
+    const points = (numbers) => ({
+      x: numbers.map((number) => across[number]),
+      y: numbers.map((number) => up[number]),
+      customdata: numbers,
+      hoverinfo: "none",
+    });
     const front = trials.front(x, y).sort((a, b) => across[a] - across[b]);
-    const scale = [[0, vitsearch.color("--stream")], [1, vitsearch.color("--dot")]];
+    const scale = [
+      [0, vitsearch.color("--stream")],
+      [1, vitsearch.color("--dot")],
+    ];
     const data = [
-      { type: "scatter", mode: "markers", name: "trials (stronger: later)", ...points(trials.valid), marker: { size: trials.count > 2000 ? 5 : 7, color: trials.valid, colorscale: scale, opacity: 0.85, line: { width: 0 } } },
-      { type: "scatter", mode: "lines+markers", name: "not beaten", ...points(front), line: { color: vitsearch.color("--accent"), width: 1.6 }, marker: { size: 9, color: vitsearch.color("--accent"), line: { color: vitsearch.color("--surface"), width: 1.5 } } },
+      {
+        type: "scatter",
+        mode: "markers",
+        name: "trials (stronger: later)",
+        ...points(trials.valid),
+        marker: {
+          size: trials.count > 2000 ? 5 : 7,
+          color: trials.valid,
+          colorscale: scale,
+          opacity: 0.85,
+          line: { width: 0 },
+        },
+      },
+      {
+        type: "scatter",
+        mode: "lines+markers",
+        name: "not beaten",
+        ...points(front),
+        line: { color: vitsearch.color("--accent"), width: 1.6 },
+        marker: {
+          size: 9,
+          color: vitsearch.color("--accent"),
+          line: { color: vitsearch.color("--surface"), width: 1.5 },
+        },
+      },
     ];
     const best = this.view.best?.trial;
-    if (best !== undefined && best !== null) data.push({ type: "scatter", mode: "markers", name: "best", ...points([best]), marker: { symbol: "star", size: 15, color: vitsearch.color("--second"), line: { color: vitsearch.color("--surface"), width: 1 } } });
-    if (this.selected !== null && this.selected !== best) data.push({ type: "scatter", mode: "markers", name: "shown below", ...points([this.selected]), marker: { symbol: "circle-open", size: 16, color: vitsearch.color("--ink"), line: { width: 2 } } });
+    if (best !== undefined && best !== null)
+      data.push({
+        type: "scatter",
+        mode: "markers",
+        name: "best",
+        ...points([best]),
+        marker: {
+          symbol: "star",
+          size: 15,
+          color: vitsearch.color("--second"),
+          line: { color: vitsearch.color("--surface"), width: 1 },
+        },
+      });
+    if (this.selected !== null && this.selected !== best)
+      data.push({
+        type: "scatter",
+        mode: "markers",
+        name: "shown below",
+        ...points([this.selected]),
+        marker: { symbol: "circle-open", size: 16, color: vitsearch.color("--ink"), line: { width: 2 } },
+      });
     const title = (name) => `${vitsearch.named(name)} (${trials.direction(name) > 0 ? "more" : "less"} is better)`;
-    return { data, layout: vitsearch.layout({ height: innerWidth < 600 ? 380 : 460, uirevision: `${x}/${y}`, xaxis: vitsearch.axis(title(x)), yaxis: vitsearch.axis(title(y)) }) };
+    return {
+      data,
+      layout: vitsearch.layout({
+        height: innerWidth < 600 ? 380 : 460,
+        uirevision: `${x}/${y}`,
+        xaxis: vitsearch.axis(title(x)),
+        yaxis: vitsearch.axis(title(y)),
+      }),
+    };
   }
 
   progressSection() {
     const { view, trials } = this;
     let goal = view.objectives[0].name;
-    this.progressChart = vitsearch.chart(() => {
-      const values = trials.column(goal);
-      const best = vitsearch.bestSoFar(trials, goal);
-      const failed = Object.keys(trials.errors).map(Number);
-      const data = [
-        { type: "scatter", mode: "markers", name: "trials", x: trials.valid, y: trials.valid.map((number) => values[number]), customdata: trials.valid, hoverinfo: "none", marker: { size: 5, color: vitsearch.color("--dot"), opacity: 0.6 } },
-        { type: "scatter", mode: "lines", name: "best so far", ...best, line: { color: vitsearch.color("--accent"), width: 2.4, shape: "hv" }, hoverinfo: "skip" },
-      ];
-      if (failed.length) data.push({ type: "scatter", mode: "markers", name: "failed", x: failed, y: failed.map(() => 0.02), yaxis: "y2", customdata: failed, hoverinfo: "none", marker: { symbol: "x", size: 7, color: vitsearch.color("--bad") } });
-      const second = { overlaying: "y", range: [0, 1], visible: false, fixedrange: true };
-      return { data, layout: vitsearch.layout({ height: 340, uirevision: goal, xaxis: vitsearch.axis("trial"), yaxis: vitsearch.axis(vitsearch.named(goal)), yaxis2: second }) };
-    }, { trials: () => ({ trials: this.trials }), picked: (number) => this.pick(number, true), label: "Progress over trials" });
-    const { made, controls } = vitsearch.block("Progress over trials", `progress-${view.name}`, null, this.progressChart);
-    if (view.objectives.length > 1) controls.append(vitsearch.pick("of", view.objectives.map((one) => one.name), goal, (name) => { goal = name; this.progressChart.redraw(); }));
+    this.progressChart = vitsearch.chart(
+      () => {
+        const values = trials.column(goal);
+        const best = vitsearch.bestSoFar(trials, goal);
+        const failed = Object.keys(trials.errors).map(Number);
+        const data = [
+          {
+            type: "scatter",
+            mode: "markers",
+            name: "trials",
+            x: trials.valid,
+            y: trials.valid.map((number) => values[number]),
+            customdata: trials.valid,
+            hoverinfo: "none",
+            marker: { size: 5, color: vitsearch.color("--dot"), opacity: 0.6 },
+          },
+          {
+            type: "scatter",
+            mode: "lines",
+            name: "best so far",
+            ...best,
+            line: { color: vitsearch.color("--accent"), width: 2.4, shape: "hv" },
+            hoverinfo: "skip",
+          },
+        ];
+        if (failed.length)
+          data.push({
+            type: "scatter",
+            mode: "markers",
+            name: "failed",
+            x: failed,
+            y: failed.map(() => 0.02),
+            yaxis: "y2",
+            customdata: failed,
+            hoverinfo: "none",
+            marker: { symbol: "x", size: 7, color: vitsearch.color("--bad") },
+          });
+        const second = { overlaying: "y", range: [0, 1], visible: false, fixedrange: true };
+        return {
+          data,
+          layout: vitsearch.layout({
+            height: 340,
+            uirevision: goal,
+            xaxis: vitsearch.axis("trial"),
+            yaxis: vitsearch.axis(vitsearch.named(goal)),
+            yaxis2: second,
+          }),
+        };
+      },
+      {
+        trials: () => ({ trials: this.trials }),
+        picked: (number) => this.pick(number, true),
+        label: "Progress over trials",
+      },
+    );
+    const { made, controls } = vitsearch.block(
+      "Progress over trials",
+      `progress-${view.name}`,
+      null,
+      this.progressChart,
+    );
+    if (view.objectives.length > 1)
+      controls.append(
+        vitsearch.pick(
+          "of",
+          view.objectives.map((one) => one.name),
+          goal,
+          (name) => {
+            goal = name;
+            this.progressChart.redraw();
+          },
+        ),
+      );
     return made;
   }
-
-  architectureSection() {
-    const { element } = vitsearch;
-    const { view, trials } = this;
-    const { made, controls } = vitsearch.block(view.kind === "supernet" ? "Its largest network" : "Architecture", `architecture-${view.name}`, null);
-    const [values, drawing] = [element("dl", { class: "measures" }), element("div", { class: "drawing" })];
-    const title = made.querySelector("h2");
-    made.append(values, drawing);
-    const jump = (number) => () => this.pick(number());
-    if (view.objectives.length) controls.append(element("button", { type: "button", click: jump(() => this.view.best?.trial ?? 0) }, "best"), element("button", { type: "button", "aria-label": "Previous trial", click: jump(() => Math.max(0, this.selected - 1)) }, "‹"), element("button", { type: "button", "aria-label": "Next trial", click: jump(() => Math.min(trials.count - 1, this.selected + 1)) }, "›"));
-    controls.append(vitsearch.copy("copy settings", () => JSON.stringify(trials.settings(this.selected))));
-    const links = element("span", { class: "row" });
-    controls.append(links);
-    this.architecture = () => {
-      const number = this.selected;
-      const network = trials.network(number);
-      if (view.objectives.length) title.textContent = number === this.view.best?.trial ? `The best: trial ${number}` : `Trial ${number}`;
-      const shown = [...trials.columnNames, "seconds"].filter((name) => trials.column(name)[number] && (name !== "seconds" || view.objectives.length));
-      const depth = network ? network.stages.reduce((sum, stage) => sum + stage.blocks.filter((block) => block.heads).length, 0) : null;
-      const pairs = [...shown.map((name) => [vitsearch.named(name), vitsearch.exact(trials.column(name)[number])]), ...(depth === null ? [] : [["blocks", String(depth)]])];
-      values.replaceChildren(...pairs.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
-      const error = trials.errors[number];
-      drawing.replaceChildren(...(error ? [element("p", { class: "bad" }, error)] : []));
-      if (network) drawing.append(vitsearch.draw(network, trials.scale, { width: vitsearch.printing() ? 1060 : Math.max(280, drawing.clientWidth || Math.min(1080, innerWidth - 70)) }), vitsearch.legend(network));
-      else drawing.append(element("p", { class: "note" }, "The space of this network is not known here, so it is not drawn."), element("pre", {}, JSON.stringify(trials.settings(number))));
-      links.replaceChildren(...vitsearch.downloadLinks(this, number));
-    };
-    new ResizeObserver(([entry]) => { if (Math.abs(entry.contentRect.width - this.drawnWidth) > 20 || !this.drawnWidth) { this.drawnWidth = entry.contentRect.width; this.architecture(); } }).observe(drawing);
-    this.architecture();
-    return made;
-  }
-};
-
-// Served: what the server makes. In a file: the settings, from the page itself.
-vitsearch.downloadLinks = (study, number) => {
-  const { element } = vitsearch;
-  if (study.downloads) return study.downloads(number).map(([name, href]) => element("a", { class: "button", href, download: "" }, name));
-  const file = new Blob([JSON.stringify(study.trials.settings(number), null, 2) + "\n"], { type: "application/json" });
-  const save = () => {
-    const link = element("a", { href: URL.createObjectURL(file), download: `trial-${number}.json` });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  };
-  return [element("button", { type: "button", click: save }, "JSON")];
 };

@@ -2,7 +2,9 @@
 // Trials as they come: columns, settings and networks as indices in base 64 (report/columns.py writes them).
 
 vitsearch.Trials = class {
-  static digits = new Map([..."0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"].map((sign, value) => [sign, value]));
+  static digits = new Map(
+    [..."0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"].map((sign, value) => [sign, value]),
+  );
 
   constructor(objectives) {
     this.objectives = objectives;
@@ -10,7 +12,14 @@ vitsearch.Trials = class {
   }
 
   clear() {
-    Object.assign(this, { count: 0, settingColumns: {}, parts: { values: [], codes: [] }, measured: {}, seconds: [], errors: {} });
+    Object.assign(this, {
+      count: 0,
+      settingColumns: {},
+      parts: { values: [], codes: [] },
+      measured: {},
+      seconds: [],
+      errors: {},
+    });
   }
 
   // What follows the trials that are there; everything anew where it starts at 0.
@@ -24,7 +33,9 @@ vitsearch.Trials = class {
       Object.assign(own, { per: column.per, values: column.values, codes: own.codes.concat(codes) });
     }
     this.parts.values = part.parts.values;
-    this.parts.codes = this.parts.codes.concat(part.parts.codes.map((code) => (code === null ? null : { code, width: part.parts.width })));
+    this.parts.codes = this.parts.codes.concat(
+      part.parts.codes.map((code) => (code === null ? null : { code, width: part.parts.width })),
+    );
     for (const [name, column] of Object.entries(part.measured)) {
       const own = (this.measured[name] ??= Array(start).fill(null));
       this.measured[name] = own.concat(column);

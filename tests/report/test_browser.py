@@ -129,16 +129,29 @@ def test_every_kind_of_block_is_drawn(blank: Any) -> None:
     second = Stage(entry=Merge(), width=32, blocks=(Attention(heads=4, head_dim=8, hidden=64),))
     network = Architecture(stages=(first, second), class_token=False, position="none")
     parts = [value for _, value in parts_of(network, Geometry(image_size=32))]
+    parts.insert(-1, {"part": "block", "kind": "from_later", "params": 1, "macs": 2})
     script = """(parts) => {
       const trials = new vitsearch.Trials([]);
-      trials.parts = { values: parts, codes: [{ code: "0123456", width: 1 }] };
+      trials.parts = { values: parts, codes: [{ code: "01234567", width: 1 }] };
       document.querySelector("main").append(vitsearch.draw(trials.network(0), trials.scale));
       return [...document.querySelectorAll("main svg text")].map((one) => one.textContent);
     }"""
     words = blank.evaluate(script, parts)
-    assert {"patch 4", "merge 2×2", "absent", "16 wide", "32 wide", "▦ 4", "⇄ 4", "4", "2×", "mean"} <= set(words)
+    assert {
+        "patch 4",
+        "merge 2×2",
+        "absent",
+        "16 wide",
+        "32 wide",
+        "▦ 4",
+        "⇄ 4",
+        "4",
+        "2×",
+        "mean",
+        "from late",
+    } <= set(words)
     titles = blank.evaluate("[...document.querySelectorAll('main svg title')].map((one) => one.textContent)")
-    assert any("windows of 4 × 4, shifted" in title for title in titles) and len(titles) == 6
+    assert any("windows of 4 × 4, shifted" in title for title in titles) and len(titles) == 7
 
 
 def test_ten_thousand_trials_are_drawn_in_time(

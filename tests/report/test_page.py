@@ -129,3 +129,9 @@ def test_ten_thousand_trials_fit() -> None:
     page = len(static_page("", {"title": "", "studies": [], "figures": []}))
     fixed = len(as_json(Columns().to_json())) + len(as_json(columns.parts.values))
     assert page + 10_000 / 200 * (len(as_json(columns.to_json())) - fixed) < 6_400_000
+
+
+def test_the_demo_ends_by_naming_the_page() -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    recipe = makefile.split("\ndemo:")[1].split("\n\n")[0]
+    assert recipe.splitlines()[-1] == "\t$(BIN)/vitsearch report demo/run --out demo/report.html"

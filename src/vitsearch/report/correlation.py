@@ -85,14 +85,16 @@ def intervals(column: str, rows: Sequence[Row]) -> Figure:
             "arrayminus": [value - low for low, value in zip(below, values, strict=True)],
         }
         names = [row["proxy"] for row in known]
-        traces.append({"type": "scatter", "x": values, "y": names, "error_x": error, "mode": "markers", "name": name})
-    layout = {"title": f"{column}: Kendall's tau with 95 % intervals", "height": 150 + 22 * len(shown)}
+        trace = {"type": "scatter", "x": values, "y": names, "error_x": error, "mode": "markers", "name": name}
+        traces.append(trace | {"orientation": "h", "offsetgroup": measure})
+    layout = {"title": f"{column}: Kendall's tau with 95 % intervals", "height": 150 + 26 * len(shown)}
+    layout |= {"scattermode": "group", "scattergap": 0.4}
     return {"data": traces, "layout": layout}
 
 
 def heat_map(column: str, proxies: Sequence[str], matrix: Sequence[Sequence[float | None]]) -> Figure:
     heat: Figure = {"type": "heatmap", "z": [list(row) for row in matrix], "x": list(proxies), "y": list(proxies)}
-    heat |= {"zmin": -1, "zmax": 1, "colorscale": "RdBu", "reversescale": True}
+    heat |= {"zmin": -1, "zmax": 1, "colorscale": [[0, "#2166ac"], [0.5, "#f7f7f7"], [1, "#b2182b"]]}
     layout = {"title": f"{column}: Kendall's tau between proxies", "height": 240 + 22 * len(proxies)}
     return {"data": [heat], "layout": layout}
 
@@ -112,7 +114,7 @@ def scatter(table: Table, column: str, book: ScoreBook, rows: Sequence[Row], see
     for number, row in enumerate(shown):
         axis = str(number + 1) if number else ""
         marker: Figure = {"color": millions, "size": 5, "colorscale": "Viridis", "showscale": number == 0}
-        marker |= {"colorbar": {"title": "M params"}} if number == 0 else {}
+        marker |= {"colorbar": {"title": {"text": "M params"}}} if number == 0 else {}
         scores = book.column(networks, seed, row["proxy"])
         trace = {"type": "scatter", "mode": "markers", "marker": marker, "xaxis": f"x{axis}", "yaxis": f"y{axis}"}
         traces.append(trace | {"x": scores, "y": [accuracy for _, accuracy in pairs], "name": row["proxy"]})

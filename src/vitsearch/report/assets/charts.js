@@ -182,27 +182,25 @@ vitsearch.histogram = (name, values, color, bins) => ({
   hovertemplate: "%{y:.1f} %<extra></extra>",
 });
 
-vitsearch.figure = ({ data, layout }) =>
-  vitsearch.chart(
-    () => {
-      const safe = vitsearch.plain({ data, layout });
-      const axes = Object.keys(safe.layout).concat(
-        safe.data
-          .flatMap((one) => [one.xaxis, one.yaxis])
-          .filter(Boolean)
-          .map((name) => `${name[0]}axis${name.slice(1)}`),
-      );
-      const themed = vitsearch.layout({
-        ...safe.layout,
-        title: { text: safe.layout.title, x: 0, font: { size: 14, color: vitsearch.color("--ink") } },
-        margin: { l: 110, r: 20, t: 70, b: 50 },
-      });
-      for (const name of axes.filter((one) => /^[xy]axis/.test(one)))
-        themed[name] = { ...vitsearch.axis(), ...safe.layout[name] };
-      safe.data.forEach((trace, index) => {
-        if (trace.error_x) trace.marker = { color: vitsearch.series(index), size: 8 };
-      });
-      return { data: safe.data, layout: themed };
-    },
-    { label: String(layout.title ?? "") },
-  );
+// A figure made elsewhere, in the colours of the page; many panels keep their width and scroll where the page is narrow.
+vitsearch.figure = (given) => {
+  const holder = vitsearch.chart(() => vitsearch.themed(given), { label: String(given.layout.title ?? "") });
+  if (!given.layout.grid) return holder;
+  holder.style.minWidth = "760px";
+  return vitsearch.element("div", { class: "scroll" }, holder);
+};
+
+vitsearch.themed = (given) => {
+  const { data, layout } = vitsearch.plain(given);
+  const title = { text: layout.title, x: 0, font: { size: 14, color: vitsearch.color("--ink") } };
+  const made = vitsearch.layout({ ...layout, title, margin: { l: 110, r: 20, t: 70, b: 50 } });
+  for (const place of data.flatMap((trace) => [trace.xaxis, trace.yaxis]).filter(Boolean)) {
+    const name = `${place[0]}axis${place.slice(1)}`;
+    made[name] = { ...vitsearch.axis(), ...layout[name] };
+  }
+  data.forEach((trace, index) => {
+    if (trace.error_x) trace.marker = { color: vitsearch.series(index), size: 8 };
+    if (trace.marker?.colorscale) trace.marker.line = { width: 0.6, color: vitsearch.color("--faint") };
+  });
+  return { data, layout: made };
+};

@@ -108,7 +108,7 @@ def test_a_network_to_take_home(write_study: WriteStudy, tmp_path: Path) -> None
 
 
 def test_clicking_through(browser: Any, write_study: WriteStudy, tmp_path: Path) -> None:
-    folder = write_study(tmp_path / "running", 32, wanted=64)
+    folder = write_study(tmp_path / "running", 0, wanted=64)
     write_study(tmp_path / "done", 20)
     evil = write_study(tmp_path / "<img src=x onerror=evil()>", 5)
     (evil / "trials.jsonl").write_text("broken\n")
@@ -124,8 +124,10 @@ def test_clicking_through(browser: Any, write_study: WriteStudy, tmp_path: Path)
         states = {row: page.locator(f'tr[data-study="{row}"] .pill') for row in ("running", "done")}
         assert states["running"].inner_text() == "running" and states["done"].inner_text() == "finished"
         assert page.locator(".pill.failed").count() == 1 and page.locator("img").count() == 0
-        assert "32 of 64 trials, about" in page.locator('tr[data-study="running"]').inner_text()
+        assert "0 of 64 trials" in page.locator('tr[data-study="running"]').inner_text()
         page.click('tr[data-study="running"] a')
+        page.wait_for_selector("#asked-running")
+        journal.append(more_trials(0, 32))
         page.wait_for_selector("#found-running .scatterlayer path.point")
         assert page.locator("a.button").all_inner_texts()[:2] == ["JSON", "timm"]
         page.locator("#trials-running tbody tr").nth(3).click()
@@ -135,8 +137,10 @@ def test_clicking_through(browser: Any, write_study: WriteStudy, tmp_path: Path)
         assert json.loads(Path(download.value.path()).read_text()) == journal.trials[chosen].settings
         journal.append(more_trials(32, 32))
         page.wait_for_selector("text=64 of 64 trials", timeout=10_000)  # without being asked to
+        assert page.locator("#architecture-running h2").inner_text().endswith(f" {chosen}")
         assert "of 64" in page.locator("#trials-running .pager").inner_text()
         page.click("text=all studies")
+        page.wait_for_selector("text=about 0.0 s left")
         for name in ("running", "done"):
             page.check(f'tr[data-study="{name}"] input')
         page.click("button.primary")

@@ -158,12 +158,11 @@ vitsearch.showStudy = async (name) => {
   const refresh = async () => {
     const newer = await vitsearch.ask("/api/study", { name, start: study.trials.count, seen });
     if (newer) {
-      seen = newer.version;
-      study.update(newer);
+      seen = study.update(newer) ? newer.version : ""; // all of it next time
     }
-    vitsearch.again(study.view.state === "running" ? 2 : 5, refresh);
+    vitsearch.again(study.view.state === "running" ? 1 : 5, refresh);
   };
-  vitsearch.again(2, refresh);
+  vitsearch.again(1, refresh);
 };
 
 vitsearch.showComparison = async (names) => {

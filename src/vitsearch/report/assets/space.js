@@ -1,112 +1,84 @@
 "use strict";
 // What the space would give without a search, against what was tried and what was chosen.
 
-// How often each choice occurs: in the space, among what was tried, among what was chosen.
-vitsearch.spaceAndChosen = (view, trials) => {
-  const knobs = Object.entries(trials.settingColumns).filter(
-    ([name, column]) => name !== "space" && column.values.length > 1,
-  );
+vitsearch.mostBars = 24;
+
+vitsearch.spaceAndChosen = (study) => {
+  const { view, trials } = study;
+  const settings = Object.entries(trials.settingColumns);
+  const knobs = settings.filter(([name, column]) => name !== "space" && column.values.length > 1);
   if (!knobs.length || trials.count < 5) return null;
-  const everyone = () => trials.valid;
-  const chosen = trials.chosen(view.front);
-  const shares = (column, numbers) => {
-    const counts = Array(column.values.length).fill(0);
-    for (const number of numbers)
-      for (const index of vitsearch.Trials.indices(column.codes[number] ?? {})) counts[index] += 1;
-    const total = counts.reduce((sum, one) => sum + one, 0) || 1;
-    return counts.map((one) => (100 * one) / total);
-  };
-  const charts = knobs.map(([name, column]) =>
-    vitsearch.chart(
-      () => {
-        const kept =
-          column.values.length <= 24
-            ? column.values.map((_, index) => index)
-            : shares(column, chosen.numbers)
-                .map((share, index) => [share, index])
-                .sort((a, b) => b[0] - a[0])
-                .slice(0, 16)
-                .map(([, index]) => index)
-                .sort((a, b) => a - b);
-        const x = kept.map((index) =>
-          vitsearch.plain(
-            Array.isArray(column.values[index]) ? column.values[index].join("·") : String(column.values[index]),
-          ),
-        );
-        const bar = (label, values, color) => ({
-          type: "bar",
-          name: label,
-          x,
-          y: kept.map((index) => values[index]),
-          marker: { color },
-          hovertemplate: "%{y:.1f} %<extra></extra>",
-        });
-        const data = [];
-        const inSpace = view.space?.shares[name];
-        if (inSpace)
-          data.push(
-            bar(
-              "space",
-              inSpace.map((share) => 100 * share),
-              vitsearch.color("--stream"),
-            ),
-          );
-        data.push(
-          bar("tried", shares(column, everyone()), vitsearch.color("--dot")),
-          bar(chosen.words, shares(column, chosen.numbers), vitsearch.color("--accent")),
-        );
-        const title = `${vitsearch.named(name)}${column.per === "block" ? ", each block" : ""}`;
-        return {
-          data,
-          layout: vitsearch.layout({
-            height: 270,
-            xaxis: vitsearch.axis(title, { type: "category" }),
-            yaxis: vitsearch.axis("", { ticksuffix: " %" }),
-            margin: { l: 48, r: 8, t: 34, b: 46 },
-          }),
-        };
-      },
-      { low: true, label: name },
-    ),
-  );
-  for (const cost of ["params", "macs"])
-    if (trials.measured[cost]) charts.push(vitsearch.costShares(view, trials, cost, chosen));
-  const drawn = view.space
-    ? `The space is what ${vitsearch.exact(view.space.drawn)} uniform draws within the limits give. `
-    : "";
-  return vitsearch.block(
-    "The space against what was chosen",
-    `space-${view.name}`,
-    `${drawn}Where the bars differ, the search has a preference.`,
-    vitsearch.element("div", { class: "grid" }, charts),
-  ).made;
+  const costs = ["params", "macs"].filter((name) => name in trials.measured);
+  const charts = [
+    ...knobs.map(([name]) => vitsearch.chart(() => vitsearch.choiceFigure(study, name), { low: true, label: name })),
+    ...costs.map((name) => vitsearch.chart(() => vitsearch.costFigure(study, name), { low: true, label: name })),
+  ];
+  const draws = view.space ? vitsearch.exact(view.space.drawn) : null;
+  const from = draws ? `The space is what ${draws} uniform draws within the limits give. ` : "";
+  const note = `${from}Where the bars differ, the search has a preference.`;
+  const grid = vitsearch.element("div", { class: "grid" }, charts);
+  return vitsearch.block("The space against what was chosen", `space-${view.name}`, note, grid).made;
 };
 
-vitsearch.costShares = (view, trials, cost, chosen) =>
-  vitsearch.chart(
-    () => {
-      const pick = (numbers) =>
-        numbers.map((number) => trials.measured[cost][number]).filter((value) => value !== null);
-      const sets = [
-        ["tried", pick(trials.valid), "--dot"],
-        [chosen.words, pick(chosen.numbers), "--accent"],
-      ];
-      if (view.space) sets.unshift(["space", view.space[cost], "--stream"]);
-      let [low, high] = [Infinity, -Infinity];
-      for (const [, values] of sets)
-        for (const value of values) [low, high] = [Math.min(low, value), Math.max(high, value)];
-      const bins = { start: low, end: high + 1, size: Math.max(1, (high - low) / 24) };
-      return {
-        data: sets.map(([name, values, color]) => vitsearch.histogram(name, values, vitsearch.color(color), bins)),
-        layout: vitsearch.layout({
-          barmode: "overlay",
-          height: 270,
-          bargap: 0.04,
-          xaxis: vitsearch.axis(vitsearch.named(cost)),
-          yaxis: vitsearch.axis("", { ticksuffix: " %" }),
-          margin: { l: 48, r: 8, t: 34, b: 46 },
-        }),
-      };
-    },
-    { low: true, label: cost },
-  );
+vitsearch.smallLayout = (title, more = {}, axis = {}) =>
+  vitsearch.layout({
+    height: 270,
+    xaxis: vitsearch.axis(title, axis),
+    yaxis: vitsearch.axis("", { ticksuffix: " %" }),
+    margin: { l: 48, r: 8, t: 34, b: 46 },
+    ...more,
+  });
+
+// How often each choice of a setting occurs, in percent.
+vitsearch.choiceFigure = ({ view, trials }, name) => {
+  const column = trials.settingColumns[name];
+  const chosen = trials.chosen(view.front);
+  const among = (numbers) => {
+    const counts = Array(column.values.length).fill(0);
+    const indices = numbers.flatMap((number) => vitsearch.Trials.indices(column.codes[number] ?? {}));
+    for (const index of indices) counts[index] += 1;
+    return counts.map((count) => (100 * count) / Math.max(1, indices.length));
+  };
+  const sets = [
+    ["tried", among(trials.valid), "--dot"],
+    [chosen.words, among(chosen.numbers), "--accent"],
+  ];
+  const inSpace = view.space?.shares[name];
+  if (inSpace) sets.unshift(["space", inSpace.map((share) => 100 * share), "--stream"]);
+  const kept = vitsearch.mostChosen(sets.at(-1)[1]);
+  const spelled = kept.map((index) => [column.values[index]].flat().join("·"));
+  const data = sets.map(([label, shares, color]) => ({
+    type: "bar",
+    name: label,
+    x: vitsearch.plain(spelled),
+    y: kept.map((index) => shares[index] ?? 0),
+    marker: { color: vitsearch.color(color) },
+    hovertemplate: "%{y:.1f} %<extra></extra>",
+  }));
+  const title = `${vitsearch.named(name)}${column.per === "block" ? ", each block" : ""}`;
+  return { data, layout: vitsearch.smallLayout(title, {}, { type: "category" }) };
+};
+
+// All choices where there is room for them, else those with the largest shares; in their own order.
+vitsearch.mostChosen = (shares) => {
+  const all = shares.map((_, index) => index);
+  if (all.length <= vitsearch.mostBars) return all;
+  const ranked = all.sort((a, b) => shares[b] - shares[a]).slice(0, vitsearch.mostBars);
+  return ranked.sort((a, b) => a - b);
+};
+
+vitsearch.costFigure = ({ view, trials }, cost) => {
+  const chosen = trials.chosen(view.front);
+  const pick = (numbers) => numbers.map((number) => trials.measured[cost][number]).filter((value) => value !== null);
+  const sets = [
+    ["tried", pick(trials.valid), "--dot"],
+    [chosen.words, pick(chosen.numbers), "--accent"],
+  ];
+  if (view.space) sets.unshift(["space", view.space[cost], "--stream"]);
+  const all = sets.flatMap(([, values]) => values);
+  const low = all.reduce((least, value) => Math.min(least, value), Infinity);
+  const high = all.reduce((most, value) => Math.max(most, value), -Infinity);
+  const bins = { start: low, end: high + 1, size: Math.max(1, (high - low) / 24) };
+  const data = sets.map(([name, values, color]) => vitsearch.histogram(name, values, vitsearch.color(color), bins));
+  return { data, layout: vitsearch.smallLayout(vitsearch.named(cost), { barmode: "overlay", bargap: 0.04 }) };
+};

@@ -8,6 +8,7 @@ vitsearch.Study = class {
     this.trials = new vitsearch.Trials(view.objectives);
     this.trials.add(view.trials);
     this.selected = view.best?.trial ?? (this.trials.count ? (this.trials.valid[0] ?? 0) : null);
+    this.more = vitsearch.besideTrials(view);
     this.made = vitsearch.element("article", { class: "study" });
     this.build();
   }
@@ -24,7 +25,7 @@ vitsearch.Study = class {
       this.parts.push(["Trials", this.table.made], ["Progress", this.progressSection()]);
     }
     this.parts.push(["Curves", vitsearch.curves(view)]);
-    if (searched) this.parts.push(["Space", vitsearch.spaceAndChosen(view, trials)]);
+    if (searched) this.parts.push(["Space", vitsearch.spaceAndChosen(this)]);
     for (const journal of vitsearch.journals(view)) this.parts.push(["Journal", journal]);
     const asked = vitsearch.asked(view);
     this.parts.push([
@@ -40,23 +41,24 @@ vitsearch.Study = class {
     return this.parts.map(([name, part]) => [name, part.id]);
   }
 
-  // New trials and a new state; built anew only where something is there for the first time.
+  // New trials and a new state; built anew where something else has come. False where these trials do not follow.
   update(view) {
     const before = this.trials.count;
-    const grew = this.trials.add(view.trials);
-    this.view = { ...view };
-    if (!before && this.trials.count) {
-      this.selected = view.best?.trial ?? 0;
-      return this.rebuild();
+    if (!this.trials.add(view.trials)) return false;
+    this.view = view;
+    const more = vitsearch.besideTrials(view);
+    if (this.more !== more || !before || view.trials.start < before) {
+      this.more = more;
+      this.selected = before ? Math.min(this.selected, Math.max(0, this.trials.count - 1)) : (view.best?.trial ?? 0);
+      this.rebuild();
+      return true;
     }
     this.top.replaceChildren(vitsearch.heading(view), vitsearch.tiles(view, this.trials));
-    if (grew && this.trials.count > before) {
-      this.frontChart?.redraw();
-      this.progressChart?.redraw();
-      this.table?.update(this.view);
+    if (this.trials.count > before) {
+      this.table?.update(view);
+      for (const chart of vitsearch.allCharts) chart.holder.redraw();
     }
-    if (view.epochs.columns.epoch && JSON.stringify(view.epochs) !== this.epochsShown) this.rebuild();
-    this.epochsShown = JSON.stringify(view.epochs);
+    return true;
   }
 
   rebuild() {
@@ -264,3 +266,6 @@ vitsearch.Study = class {
     return made;
   }
 };
+
+// What a study has that its trials do not, to be compared.
+vitsearch.besideTrials = (view) => JSON.stringify([view.epochs, view.rows, view.result]);

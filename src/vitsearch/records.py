@@ -177,13 +177,15 @@ def read_trials(path: Path, start: int = 0, first: int = 0) -> tuple[list[Trial]
     return trials, end
 
 
-def read_rows(path: Path, start: int = 0) -> tuple[list[dict[str, Any]], int]:
+def read_rows(path: Path, start: int = 0, first: int = 0) -> tuple[list[dict[str, Any]], int]:
     """The same for a journal of plain objects."""
     lines, end = read_lines(path, start)
-    rows = [parse_json(line, f"{path} line {number}") for number, line in enumerate(lines, 1)]
-    for number, row in enumerate(rows, 1):
+    rows = []
+    for number, line in enumerate(lines, first + 1):
+        row = parse_json(line, f"{path} line {number}")
         if not isinstance(row, dict):
             raise BadStudy(f"{path} is broken at line {number}: it must be an object, but got {brief(row)}")
+        rows.append(row)
     return rows, end
 
 

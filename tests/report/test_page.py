@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -135,3 +137,12 @@ def test_the_demo_ends_by_naming_the_page() -> None:
     makefile = (Path(__file__).parents[2] / "Makefile").read_text()
     recipe = makefile.split("\ndemo:")[1].split("\n\n")[0]
     assert recipe.splitlines()[-1] == "\t$(BIN)/vitsearch report demo/run --out demo/report.html"
+
+
+def test_a_search_is_shown_without_torch(write_study: WriteStudy, tmp_path: Path) -> None:
+    script = (
+        "import sys; from vitsearch.cli import main; code = main(sys.argv[1:]); print(code, 'torch' in sys.modules)"
+    )
+    arguments = ["report", str(write_study(tmp_path / "run")), "--out", str(tmp_path / "page.html")]
+    ran = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "0 False"

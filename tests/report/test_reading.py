@@ -121,3 +121,27 @@ def test_files_elsewhere_do_not_count(write_study: WriteStudy, tmp_path: Path) -
     everywhere.refresh()
     inside.refresh()
     assert list(everywhere.rows) == ["more.jsonl"] and not inside.rows and not inside.problem
+
+
+def test_a_study_that_goes_away(write_study: WriteStudy, tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "run", 5)
+    reader = refreshed(folder)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    reader.refresh()
+    assert reader.state == "failed" and "has no study.json" in str(reader.problem) and not len(reader.columns)
+
+
+def test_journals_of_other_kinds_grow_too(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text('{"format": 1, "kind": "discover"}')
+    (tmp_path / "formulas.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
+    reader = refreshed(tmp_path)
+    with open(tmp_path / "formulas.jsonl", "a") as file:
+        file.write('{"a": 3}\n')
+    reader.refresh()
+    assert reader.rows == {"formulas.jsonl": [{"a": 1}, {"a": 2}, {"a": 3}]}
+    with open(tmp_path / "formulas.jsonl", "a") as file:
+        file.write("7\n")
+    reader.refresh()
+    assert "broken at line 4" in str(reader.problem)

@@ -51,7 +51,7 @@ class Reader:
         self.rows: dict[str, list[dict[str, Any]]] = {}
         """Of journals that are neither trials nor epochs, by file name."""
         self.result: dict[str, Any] | None = None
-        self._end = 0
+        self._ends: dict[str, int] = {}
         self._gains: dict[int, list[float]] = {}
 
     @property
@@ -59,15 +59,14 @@ class Reader:
         return str(self.study.get("kind", "unknown"))
 
     def refresh(self) -> None:
-        seen = self._fingerprint()
-        if seen == self._seen:
-            return
-        if self._seen and (self.problem is not None or not _only_grew(dict(self._seen), dict(seen))):
-            self._forget()
-        self._seen = seen
-        self.version += 1
         try:
-            self.problem = None
+            seen = self._fingerprint()
+            if seen == self._seen:
+                return
+            if self._seen and (self.problem is not None or not _only_grew(dict(self._seen), dict(seen))):
+                self._forget()
+            self._seen = seen
+            self.version += 1
             self._read()
         except VitsearchError as error:
             self.problem = str(error)
@@ -92,7 +91,7 @@ class Reader:
 
     @property
     def running(self) -> bool:
-        return bool(dict(self._seen)[WRITER][0])
+        return (WRITER, (1, 0, 0)) in self._seen
 
     @property
     def changed(self) -> float:
@@ -113,9 +112,9 @@ class Reader:
             if path.name == TRIALS and "objectives" in self.study:
                 self._read_trials(path)
             elif path.name == EPOCHS:
-                self.epochs = read_rows(path)[0]
+                self.epochs = read_rows(path)[0]  # whole: a resumed training takes lines back
             else:
-                self.rows[path.name] = read_rows(path)[0]
+                self._read_rows(path)
 
     def _object(self, name: str) -> dict[str, Any] | None:
         path = self.folder / name
@@ -140,7 +139,7 @@ class Reader:
             raise BadStudy(f"{self.folder / STUDY} is broken: {error}") from None
 
     def _read_trials(self, path: Path) -> None:
-        new, self._end = read_trials(path, self._end, len(self.columns))
+        new, self._ends[TRIALS] = read_trials(path, self._ends.get(TRIALS, 0), len(self.columns))
         self.columns.extend(new)
         for trial in new:
             self._rank(trial)
@@ -148,6 +147,11 @@ class Reader:
         kept = pareto_front([self._gains[number] for number in candidates])
         self.front = [candidates[index] for index in kept]
         self._gains = {number: self._gains[number] for number in {*self.front, self.best} if number is not None}
+
+    def _read_rows(self, path: Path) -> None:
+        rows = self.rows.setdefault(path.name, [])
+        new, self._ends[path.name] = read_rows(path, self._ends.get(path.name, 0), len(rows))
+        rows.extend(new)
 
     def _rank(self, trial: Trial) -> None:
         if trial.error is not None or not self.objectives:

@@ -130,6 +130,7 @@ def test_clicking_through(browser: Any, write_study: WriteStudy, tmp_path: Path)
         journal.append(more_trials(0, 32))
         page.wait_for_selector("#found-running .scatterlayer path.point")
         assert page.locator("a.button").all_inner_texts()[:2] == ["JSON", "timm"]
+        assert "Trials" in page.locator(".bar nav a").all_inner_texts()
         page.locator("#trials-running tbody tr").nth(3).click()
         chosen = int(page.locator("#architecture-running h2").inner_text().split()[-1])
         with page.expect_download() as download:

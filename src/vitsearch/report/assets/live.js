@@ -12,17 +12,15 @@ vitsearch.ask = async (path, query = {}) => {
 
 vitsearch.frame = (links, ...children) => {
   const { element } = vitsearch;
-  const nav = element(
-    "nav",
-    {},
-    links.map(([name, href, jump]) => element("a", { href, click: jump }, name)),
-  );
-  document
-    .getElementById("page")
-    .replaceChildren(
-      element("div", { class: "bar" }, element("div", { class: "wrap" }, vitsearch.brand(), nav)),
-      element("main", { class: "wrap" }, children),
-    );
+  const bar = element("div", { class: "wrap" }, vitsearch.brand(), element("nav"));
+  const main = element("main", { class: "wrap" }, children);
+  document.getElementById("page").replaceChildren(element("div", { class: "bar" }, bar), main);
+  vitsearch.navigate(links);
+};
+
+vitsearch.navigate = (links) => {
+  const made = links.map(([name, href, jump]) => vitsearch.element("a", { href, click: jump }, name));
+  document.querySelector(".bar nav").replaceChildren(...made);
 };
 
 // Anchors would change the address, which says what is shown.
@@ -153,12 +151,14 @@ vitsearch.showStudy = async (name) => {
     ]);
   const study = new vitsearch.Study(view, downloads);
   vitsearch.live.shown = study;
-  vitsearch.frame([["all studies", "#"], ...vitsearch.anchors(study.links)], study.made);
+  const links = () => [["all studies", "#"], ...vitsearch.anchors(study.links)];
+  vitsearch.frame(links(), study.made);
   let seen = view.version;
   const refresh = async () => {
     const newer = await vitsearch.ask("/api/study", { name, start: study.trials.count, seen });
     if (newer) {
       seen = study.update(newer) ? newer.version : ""; // all of it next time
+      vitsearch.navigate(links());
     }
     vitsearch.again(study.view.state === "running" ? 1 : 5, refresh);
   };

@@ -29,6 +29,8 @@ SURFACE = {
     "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",
+    "report": "--correlations --json --out study",
+    "serve": "--host --port folder",
     "export": "--classes --format --image-size --json --out --seed arch",
 }
 

@@ -23,6 +23,7 @@ PAGES = [
     "docs/data.md",
     "docs/training.md",
     "docs/prenas.md",
+    "docs/report.md",
 ]
 TABLES = [
     "benchmarks/render.py",

@@ -41,6 +41,7 @@ ORDER = [
     "supernet_command",
     "search_command",
     "specialize_command",
+    "report_command",
     "cli",
     "__main__",
 ]
@@ -58,6 +59,9 @@ TORCH_FREE = (
     "training_command",
     "search_command",
     "specialize_command",
+    "report",
+    "report_command",
+    "serve",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

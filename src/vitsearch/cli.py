@@ -53,6 +53,7 @@ from vitsearch.options import (
     space_names,
 )
 from vitsearch.registry import did_you_mean, load_plugin
+from vitsearch.report_command import report, serve
 from vitsearch.search_command import search
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
@@ -325,11 +326,10 @@ def report_trained(
     print(f"{done.out}: {done.cost.params:,} parameters, {done.cost.macs:,} MACs, trained in {folder}")
 
 
-app.command("train", epilog=GLOBAL_HELP)(train)
-app.command("specialize", epilog=GLOBAL_HELP)(specialize)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
-app.command("recipes", epilog=GLOBAL_HELP)(recipes)
+for command in (train, recipes, specialize, report, serve):
+    app.command(command.__name__, epilog=GLOBAL_HELP)(command)
 
 
 def hoist(arguments: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ PAGES = [
     "docs/methods.md",
     "docs/scoring.md",
     "docs/proxies.md",
+    "docs/predictor.md",
     "docs/data.md",
     "docs/training.md",
 ]

@@ -22,6 +22,7 @@ from vitsearch import __version__
 from vitsearch.arguments import (
     choose_geometry,
     note_outside,
+    objective_input,
     read_architecture,
     read_architectures,
     read_limits,
@@ -277,7 +278,8 @@ def search(
         typer.Option("--strategy", help="random, exhaustive, evolution or nsga2; options as evolution:population=20."),
     ] = "random",
     objective: Annotated[
-        str, typer.Option("--objective", help="A proxy, or several with commas; min: or max: overrules its direction.")
+        str,
+        typer.Option("--objective", help="Proxies, supernet:RUN, predictor:FILE, with commas; min: or max: in front."),
     ] = "dss",
     trials: Annotated[int, typer.Option("--trials", **NUMBER, help="How many architectures to evaluate.")] = 100,
     seed: SeedOption = 0,
@@ -303,7 +305,7 @@ def search(
     from vitsearch.data import open_data
     from vitsearch.study import run_search
 
-    base, patch_size = supernet_input(objective, patch_size)
+    base, patch_size = objective_input(objective, patch_size)
     if base == IMAGENET and classes is None:
         classes = open_data(data).classes
     with progress_bar("searching", trials) as tick:
@@ -327,19 +329,6 @@ def search(
             progress=tick,
         )
     report_search(result, as_json)
-
-
-def supernet_input(objective: str, patch_size: int | None) -> tuple[Geometry, int | None]:
-    """Image size, classes and patches of the supernet that is an objective, where one is."""
-    for name in objective.split(","):
-        _, found, folder = name.partition("supernet:")
-        if found:
-            from vitsearch.training.plan import read_plan
-
-            plan, _ = read_plan(Path(folder))
-            fixed = plan.space["fixed"] if plan.space else {}
-            return plan.geometry, patch_size if patch_size is not None else fixed.get("patch_size")
-    return IMAGENET, patch_size
 
 
 def report_search(result: Any, as_json: bool) -> None:

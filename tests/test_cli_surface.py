@@ -20,8 +20,8 @@ SURFACE = {
     "--seeds --weights",
     "bench fit": "--bench --dataset --json --out --seed",
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
-    "--evaluate-every --from --image-size --json --out --parts --recipe --resident --resume --save-every --seed --set "
-    "--tensorboard --timm --workers arch",
+    "--evaluate-every --from --image-size --json --out --parts --push-dir --recipe --resident --resume --save-every "
+    "--seed --set --tensorboard --timm --workers arch",
     "recipes": "--json name",
     "supernet train": "--allow-changed --batch-size --channels --data --device --distill --distill-kind --epochs "
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "

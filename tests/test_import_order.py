@@ -41,6 +41,7 @@ ORDER = [
     "bench_command",
     "training_command",
     "supernet_command",
+    "export_command",
     "cli",
     "__main__",
 ]
@@ -56,6 +57,7 @@ TORCH_FREE = (
     "options",
     "terminal",
     "training_command",
+    "export_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

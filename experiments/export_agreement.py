@@ -2,9 +2,9 @@
 
     python experiments/export_agreement.py [--networks 20] [--formats timm,torch,onnx] [--commit HASH]
 
-32 px, 10 classes. All weights, tables and norms included, are drawn anew with a deviation of 0.1, so that no part is too
-small to matter. A row is the largest difference over the networks, for each unit of the largest output. What is done
-stands in the result file already and is not done again; ONNX takes some ten seconds for each network.
+32 px, 10 classes. All weights, tables and norms included, are drawn anew with a deviation of 0.1, so that no part is
+too small to matter. A row is the largest difference over the networks, for each unit of the largest output. What is in
+the result file already is not done again; ONNX takes some ten seconds for each network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Do exported networks give the outputs of the original, in every format, over random networks of every space?
 
-    python experiments/export_agreement.py [--networks 20] [--formats timm,torch,onnx] [--commit HASH]
+    python experiments/export_agreement.py [--networks 20] [--formats timm,torch,onnx] [--spaces pit,pit-xs] [--commit HASH]
 
 32 px, 10 classes. All weights, tables and norms included, are drawn anew with a deviation of 0.1, so that no part is
 too small to matter. A row is the largest difference over the networks, for each unit of the largest output. What is in
@@ -51,12 +51,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, default=20)
     parser.add_argument("--formats", default=",".join(FORMATS))
+    parser.add_argument("--spaces", default=",".join(SPACES))
     parser.add_argument("--commit")
     options = parser.parse_args()
     head = circumstances(torch.device("cpu"), options.commit)
     rows = json.loads((RESULTS / NAME).read_text())["rows"] if (RESULTS / NAME).exists() else []
     for name in options.formats.split(","):
-        for space in SPACES:
+        for space in options.spaces.split(","):
             if any((row["space"], row["format"]) == (space, name) for row in rows):
                 continue
             start = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from vitsearch import architecture, cost
 from vitsearch.cost import Geometry, Limits
 from vitsearch.evaluate import ProxyEvaluator
+from vitsearch.export import FORMATS, single_file, untrained
 from vitsearch.models import build, vit
 from vitsearch.proxies import PROXIES
 from vitsearch.records import Objective, Trial
@@ -32,6 +34,21 @@ def test_space(name: str) -> None:
     outputs = network(torch.zeros(2, 3, 32, 32))
     assert outputs.shape == (2, 10) and outputs.isfinite().all()
     assert decode(smallest).initialisation in architecture.INITIALISATIONS
+
+
+@pytest.mark.parametrize("name", SPACES)
+@torch.no_grad()
+def test_exports_of_every_space(name: str, tmp_path: Path) -> None:
+    """ONNX, which takes a second for each block, on the shallow one; experiments/export_agreement.py has all."""
+    handover = untrained(SPACES[name].region(geometry=GEOMETRY).smallest(), GEOMETRY)
+    for parameter in handover.network.parameters():
+        torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    expected = handover.network(images)
+    for format in FORMATS if name == "autoformer-micro" else ("timm", "torch"):
+        FORMATS[format].write(handover, tmp_path)
+        difference = (FORMATS[format].run(tmp_path, images) - expected).abs().max()
+        assert difference <= FORMATS[format].tolerance * expected.abs().max(), format
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -87,8 +104,8 @@ def test_proxy_describes_itself(name: str) -> None:
     assert entry.needs_data or not entry.needs_labels
 
 
-def test_every_kind_has_a_cost_and_a_builder() -> None:
+def test_every_kind_has_a_cost_a_builder_and_a_text() -> None:
     blocks, entries = set(architecture.BLOCK_KINDS.values()), set(architecture.ENTRY_KINDS.values())
-    assert set(cost.BLOCK_COSTS) == blocks == set(vit.BLOCK_BUILDERS)
-    assert set(cost.ENTRY_COSTS) == entries == set(vit.ENTRY_BUILDERS)
+    assert set(cost.BLOCK_COSTS) == blocks == set(vit.BLOCK_BUILDERS) == set(single_file.BLOCK_TEXTS)
+    assert set(cost.ENTRY_COSTS) == entries == set(vit.ENTRY_BUILDERS) == set(single_file.ENTRY_TEXTS)
     assert set(architecture.Block.__args__) == blocks and set(architecture.Entry.__args__) == entries

@@ -1,6 +1,6 @@
 """Do exported networks give the outputs of the original, in every format, over random networks of every space?
 
-    python experiments/export_agreement.py [--networks 20] [--formats timm,torch,onnx] [--spaces pit,pit-xs] [--commit HASH]
+    python experiments/export_agreement.py [--networks 20] [--formats timm,onnx] [--spaces pit,pit-xs] [--commit HASH]
 
 32 px, 10 classes. All weights, tables and norms included, are drawn anew with a deviation of 0.1, so that no part is
 too small to matter. A row is the largest difference over the networks, for each unit of the largest output. What is in

@@ -22,6 +22,7 @@ PAGES = [
     "docs/predictor.md",
     "docs/data.md",
     "docs/training.md",
+    "docs/export.md",
 ]
 
 

@@ -44,6 +44,8 @@ def export(
 
     check_format(format)
     check_out(out)
+    if format == "onnx":
+        log.info("exporting to ONNX takes up to a second for each block")
     command = shlex.join(["vitsearch", "export", arch, "--format", format, "--out", str(out)])
     if (Path(arch) / "config.json").is_file():
         if (image_size, classes, seed) != (None, None, None):

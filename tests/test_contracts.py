@@ -15,7 +15,9 @@ from vitsearch.cost import Geometry, Limits
 from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.export import FORMATS, single_file, untrained
 from vitsearch.models import build, vit
+from vitsearch.predictor import fit
 from vitsearch.proxies import PROXIES
+from vitsearch.ranking import kendall
 from vitsearch.records import Objective, Trial
 from vitsearch.search import STRATEGIES, Domain
 from vitsearch.spaces import SPACES, cost_of, decode, sample
@@ -58,6 +60,15 @@ def test_every_proxy_on_every_space(space: str) -> None:
     assert set(found.scores) | set(found.errors) == set(PROXIES)
     assert all(math.isfinite(value) for value in found.scores.values())
     assert set(found.errors) == {"zen"} and "is not defined for" in found.errors["zen"]
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_predictor_of_every_space(space: str) -> None:
+    networks = sample(space, 30, seed=3, geometry=GEOMETRY)
+    accuracies = [4 * math.log(cost_of(settings, GEOMETRY).params) for settings in networks]
+    mean, std = fit(networks[:20], accuracies[:20], geometry=GEOMETRY).predict(networks[20:])
+    tau = kendall(mean, accuracies[20:])
+    assert tau is not None and tau > 0.8 and (std > 0).all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

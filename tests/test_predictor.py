@@ -171,6 +171,14 @@ def test_held_out_predictions_rank_what_can_be_ranked(space: str) -> None:
     assert rows[-1]["kendall_low"] <= rows[-1]["kendall"] <= rows[-1]["kendall_high"]
 
 
+def test_too_few_for_five_folds() -> None:
+    networks = networks_of("pit", 12)
+    with pytest.raises(VitsearchError, match="but got 12 networks with an accuracy in 'made'"):
+        held_out(measured_of(networks, [accuracy(one) for one in networks]))
+    networks = networks_of("pit", 13)
+    assert len(held_out(measured_of(networks, [accuracy(one) for one in networks])).mean) == 13
+
+
 def test_held_out_predictions_know_nothing_of_the_network() -> None:
     """Each network is there twice with the same noise: one that leaked into training would be ranked perfectly."""
     networks = networks_of("pit", 40)

@@ -18,7 +18,7 @@ from vitsearch.correlation import BASELINES, Row
 from vitsearch.cost import Geometry
 from vitsearch.errors import UnknownName, VitsearchError
 from vitsearch.evaluate import score
-from vitsearch.predictor import Prediction, Predictor, digest_of_file, fit
+from vitsearch.predictor import FEWEST, Prediction, Predictor, digest_of_file, fit
 from vitsearch.ranking import MEASURES, agreement, bootstrap_agreement
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import cost_of
@@ -86,8 +86,9 @@ def held_out(
     """
     keys = [json.dumps(settings, sort_keys=True) for settings in measured.networks]
     distinct = list(dict.fromkeys(keys))
-    if not 2 <= folds <= len(distinct):
-        raise VitsearchError(f"`folds` must be from 2 to the {len(distinct)} networks, but got {folds}")
+    if len(distinct) - -(-len(distinct) // folds) < FEWEST:
+        rule = f"with {folds} folds there must be {FEWEST} networks in all but one of them"
+        raise VitsearchError(f"{rule}, but got {len(distinct)} networks with an accuracy in {brief(measured.dataset)}")
     order = np.random.default_rng(check_seed(seed)).permutation(len(distinct))
     fold_of = dict(zip(distinct, (order % folds).tolist(), strict=True))
     numbers = np.array([fold_of[key] for key in keys])

@@ -53,7 +53,7 @@ def model_card(handover: Handover, format: str, difference: float, command: str 
     about = handover.config.get("vitsearch") or {}
     weights = str(about.get("weights", "trained"))
     name = handover.settings["space"] if handover.settings else handover.config["architecture"]
-    said = WEIGHTS_SAID[weights].format_map(
+    said = WEIGHTS_SAID.get(weights, WEIGHTS_SAID["trained"]).format_map(
         {key: _plain(about.get(key, "data that was not recorded")) for key in ("seed", "supernet", "data")}
     )
     parts = [_front_matter(handover, str(name)), f"# {_plain(name)}", said]
@@ -157,7 +157,7 @@ def _use(handover: Handover, format: str) -> tuple[str, str]:
 def _preprocessing(handover: Handover) -> str:
     shown = handover.config["pretrained_cfg"]
     numbers = f"mean {list(shown['mean'])} and deviation {list(shown['std'])}"
-    how = f"{_plain(shown['interpolation'])}, crop {_plain(shown['crop_pct'])}"
+    how = f"{_plain(shown.get('interpolation', 'bicubic'))}, crop {_plain(shown.get('crop_pct', 1.0))}"
     return f"Images are numbers from 0 to 1, resized ({how}), then normalised with {numbers}."
 
 

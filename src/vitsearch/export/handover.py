@@ -83,10 +83,12 @@ def trained(folder: str | Path) -> Handover:
 
 def _geometry(source: Path, config: Mapping[str, Any]) -> Geometry:
     try:
-        channels, side, _ = config["pretrained_cfg"]["input_size"]
+        shown = config["pretrained_cfg"]
+        channels, side, _ = shown["input_size"]
+        _ = [*map(float, shown["mean"]), *map(float, shown["std"])]
         return Geometry(image_size=side, classes=config["num_classes"], channels=channels)
     except (KeyError, TypeError, ValueError) as error:
-        raise VitsearchError(f"{source / CONFIG} does not say its input and classes: {error}") from None
+        raise VitsearchError(f"{source / CONFIG} does not say its input, classes and normalisation: {error}") from None
 
 
 def inherited(folder: str | Path, settings: Mapping[str, Any]) -> Handover:

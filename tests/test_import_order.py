@@ -25,9 +25,11 @@ ORDER = [
     "training",
     "export",
     "latency",
+    "predictor",
     "evaluate",
     "benchmark",
     "correlation",
+    "cross_validation",
     "search",
     "study",
     "methods",
@@ -42,6 +44,7 @@ ORDER = [
     "search_command",
     "specialize_command",
     "report_command",
+    "export_command",
     "cli",
     "__main__",
 ]
@@ -62,6 +65,7 @@ TORCH_FREE = (
     "report",
     "report_command",
     "serve",
+    "export_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

@@ -10,14 +10,14 @@ import zipfile
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
 
-EXPORTS = {"timm": "export_timm", "onnx": "export_onnx"}
-NEEDED = {"timm": ("timm",), "onnx": ("onnx",)}  # without these packages a format is not offered
+NEEDED = {"timm": ("timm",), "onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ("torch",)}
+"""Formats of `vitsearch.export`; without these packages one is not offered."""
 
 
 class Busy(VitsearchError):
@@ -38,12 +38,7 @@ class Downloads:
 
     @cached_property
     def formats(self) -> list[str]:
-        return ["json", *(name for name in EXPORTS if self._offered(name))]
-
-    def _offered(self, name: str) -> bool:
-        source = find_spec("vitsearch.export")  # read, not imported: that would bring torch
-        assert source is not None and source.origin is not None
-        return EXPORTS[name] in Path(source.origin).read_text() and all(map(find_spec, NEEDED[name]))
+        return ["json", *(name for name, packages in NEEDED.items() if all(map(find_spec, packages)))]
 
     def make(self, label: str, form: str, settings: Settings, geometry: Geometry, seed: int) -> File:
         if form == "json":
@@ -56,14 +51,13 @@ class Downloads:
             self._lock.release()
 
     def _packed(self, label: str, form: str, settings: Settings, geometry: Geometry, seed: int) -> bytes:
-        import vitsearch.export
+        from vitsearch.export import export, untrained  # not before: it brings torch
 
-        export: Any = getattr(vitsearch.export, EXPORTS[form])
         with tempfile.TemporaryDirectory(prefix="vitsearch-") as temporary:
             out = Path(temporary) / label
-            export(settings, out, geometry=geometry, seed=seed)
+            export(lambda: untrained(settings, geometry, seed), out, form)
             packed = io.BytesIO()
             with zipfile.ZipFile(packed, "w") as archive:
-                for file in sorted([out] if out.is_file() else out.rglob("*")):
+                for file in sorted(out.rglob("*")):
                     archive.write(file, file.relative_to(temporary))
             return packed.getvalue()

@@ -146,7 +146,7 @@ vitsearch.showStudy = async (name) => {
   const view = await vitsearch.ask("/api/study", { name });
   const downloads = (number) =>
     vitsearch.live.formats.map((form) => [
-      form === "json" ? "JSON" : form === "onnx" ? "ONNX" : form,
+      form === "torch" ? "PyTorch" : form === "timm" ? form : form.toUpperCase(),
       `/api/download?${new URLSearchParams({ name, trial: number, form })}`,
     ]);
   const study = new vitsearch.Study(view, downloads);

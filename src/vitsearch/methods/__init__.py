@@ -1,0 +1,1 @@
+"""Published methods that compose the lower parts."""

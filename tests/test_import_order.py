@@ -39,6 +39,7 @@ ORDER = [
     "bench_command",
     "training_command",
     "supernet_command",
+    "discover_command",
     "cli",
     "__main__",
 ]

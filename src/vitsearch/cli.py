@@ -29,6 +29,7 @@ from vitsearch.arguments import (
 )
 from vitsearch.bench_command import bench
 from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.discover_command import discover
 from vitsearch.errors import VitsearchError
 from vitsearch.options import (
     NUMBER,
@@ -229,9 +230,8 @@ def score(
     given, _ = read_architectures(arch or [])
     note_outside(given)
     classes = classes if classes is not None else open_data(data).classes
-    names = proxy.split(",")
-    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size}
-    options["memory"] = read_quantity("--memory", memory)
+    names, room = proxy.split(","), read_quantity("--memory", memory)
+    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size, "memory": room}
     groups: dict[tuple[Geometry, int, str], list[int]] = {}
     for number, item in enumerate(given):
         geometry = choose_geometry(item.geometry, image_size, classes)
@@ -423,6 +423,7 @@ def report_trained(
     print(f"{done.out}: {done.cost.params:,} parameters, {done.cost.macs:,} MACs, trained in {folder}")
 
 
+app.command("discover", epilog=GLOBAL_HELP)(discover)
 app.command("train", epilog=GLOBAL_HELP)(train)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")

@@ -240,13 +240,13 @@ def run_search(
     evaluator.check(found, geometry)
     environment, path = describe_environment(chosen), Path(out)
     environment |= {"supernets": evaluator.digests()} if evaluator.supernets else {}
-    with _folder(path, resume), Journal(path / "trials.jsonl") as journal:  # the lock comes before anything is read
+    with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:  # locked before anything is read
         study = _open_or_create(path, plan, environment, journal, allow_changed)
         stopped = run(study, domain, journal, evaluator, trials, progress)
         return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)
 
 
-def _folder(path: Path, resume: bool) -> AbstractContextManager[None]:
+def study_folder(path: Path, resume: bool) -> AbstractContextManager[None]:
     """The study's folder, new or to be continued."""
     if not os.path.lexists(path):
         return new_folder(path)

@@ -60,6 +60,9 @@ def discover(
     branches: Annotated[
         str, typer.Option("--branches", help="matrix: operations join matrices; scalar: the means of branches.")
     ] = "matrix",
+    inputs: Annotated[
+        str, typer.Option("--inputs", help="all, weights (no network runs at all), or names with commas.")
+    ] = "all",
     aggregate: Annotated[
         str, typer.Option("--aggregate", help="How layers are put together: mean, sum, max, last; with commas.")
     ] = "mean",
@@ -109,7 +112,9 @@ def discover(
         columns=tuple(column or ()),
         weights=weighed,
         evolution=evolution,
-        grammar=Grammar(branches=branches, aggregates=tuple(aggregate.split(",")), depth=depth),
+        grammar=Grammar(
+            branches=branches, aggregates=tuple(aggregate.split(",")), inputs=read_inputs(inputs), depth=depth
+        ),
         pairs=strategy == "pairs",
         networks=networks,
         folds=folds,
@@ -135,6 +140,13 @@ def discover(
     if as_json:
         return emit({"study": str(found.path), **found.to_json()})
     show_discovery(found)
+
+
+def read_inputs(text: str) -> tuple[str, ...]:
+    from vitsearch.proxies.expression import INPUTS
+
+    groups = {"all": INPUTS, "weights": tuple(name for name in INPUTS if name.endswith(".weight"))}
+    return groups.get(text, tuple(text.split(",")))
 
 
 def read_weights(texts: list[str]) -> dict[str, float]:

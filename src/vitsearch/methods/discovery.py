@@ -129,7 +129,8 @@ def run_discovery(
     with study_folder(path, resume):
         _write_plan(path, plan, environment, allow_changed)
         conditions = Conditions(data=plan.data, batch_size=plan.batch_size, weights=plan.weights_scheme, device=device)
-        kept = StatisticsCache(Path(cache) if cache is not None else path / "statistics", conditions, plan.seed)
+        folder = Path(cache) if cache is not None else path / "statistics"
+        kept = StatisticsCache(folder, conditions, plan.seed, inputs=plan.grammar.inputs)
         evidence = Evidence(columns, kept, plan.weights)
         kept.fill(evidence.networks, _telling(progress, "statistics"))
         folds = Folds(evidence, plan.folds, plan.seed)
@@ -222,7 +223,9 @@ def _compare(
     found, evaluations = whole
     comparison = Comparison(folds)
     scores: dict[str, Sequence[Array]] = {
-        name: evidence.scores(parse_formula(text).simplified()) for name, text in PUBLISHED.items()
+        name: evidence.scores(parse_formula(text).simplified())
+        for name, text in PUBLISHED.items()
+        if parse_formula(text).inputs <= set(evidence.cache.inputs)
     }
     scores["discovered"] = folds.joined([evidence.scores(part.formula) for part in parts])
     scores |= {name: folds.learned(rival) for name, rival in rivals.items()}

@@ -34,6 +34,7 @@ class Grammar:
     branches: str = "matrix"
     """`matrix`: binary operations act on matrices; `scalar`: on the means of the branches."""
     aggregates: tuple[str, ...] = ("mean",)
+    inputs: tuple[str, ...] = INPUTS
     depth: int = 3
     """Operations on the longest way down; above 3 the shape of a tree is drawn and changed too."""
 
@@ -43,6 +44,9 @@ class Grammar:
         for name in self.aggregates:
             if name not in AGGREGATES:
                 raise VitsearchError(f"`aggregate` must be one of {', '.join(AGGREGATES)}, but got {brief(name)}")
+        for name in self.inputs:
+            if name not in INPUTS:
+                raise VitsearchError(f"`inputs` must be among {', '.join(INPUTS)}, but got {brief(name)}")
         check_whole("depth", self.depth, least=3, most=DEEPEST)
 
     def draw(self, random: Random) -> Formula:
@@ -51,9 +55,7 @@ class Grammar:
         return Formula(tree=tree, aggregate=aggregate, scalar=self.branches == "scalar")
 
     def _two_branches(self, random: Random) -> Node:
-        left, right = (
-            Unary(random.choice(UNARY), Unary(random.choice(UNARY), Input(random.choice(INPUTS)))) for _ in range(2)
-        )
+        left, right = (Unary(random.choice(UNARY), Unary(random.choice(UNARY), self._input(random))) for _ in range(2))
         return Binary(_sign(random), left, right)
 
     def _tree(self, random: Random, most: int) -> Node:
@@ -61,7 +63,7 @@ class Grammar:
         if most >= 2 and random.random() < 0.5:
             node: Node = Binary(_sign(random), self._tree(random, most - 1), self._tree(random, most - 1))
             return Unary(random.choice(UNARY), node) if most >= 3 and random.random() < 0.25 else node
-        node = Input(random.choice(INPUTS))
+        node = self._input(random)
         for _ in range(random.randint(0, min(3, most))):
             node = Unary(random.choice(UNARY), node)
         return node
@@ -72,10 +74,22 @@ class Grammar:
         if self.depth > 3 and random.random() < 0.5:
             tree = self._reshaped(formula.tree, random)
         else:
-            tree = _redrawn(formula.tree, random, rate)
+            tree = self._redrawn(formula.tree, random, rate)
         if depth_of(tree) > self.depth:
             tree = formula.tree
         return Formula(tree=tree, aggregate=aggregate, scalar=self.branches == "scalar")
+
+    def _input(self, random: Random) -> Node:
+        return Input(random.choice(self.inputs))
+
+    def _redrawn(self, node: Node, random: Random, rate: float) -> Node:
+        again = random.random() < rate
+        if isinstance(node, Input):
+            return self._input(random) if again else node
+        if isinstance(node, Unary):
+            return Unary(random.choice(UNARY) if again else node.name, self._redrawn(node.of, random, rate))
+        left, right = (self._redrawn(part, random, rate) for part in (node.left, node.right))
+        return Binary(_sign(random) if again else node.sign, left, right)
 
     def _reshaped(self, tree: Node, random: Random) -> Node:
         """One node is wrapped in an operation, joined with a new branch, taken away, or drawn anew."""
@@ -101,16 +115,6 @@ class Grammar:
 
 def _sign(random: Random) -> str:
     return random.choices(BINARY, SIGNS)[0]
-
-
-def _redrawn(node: Node, random: Random, rate: float) -> Node:
-    again = random.random() < rate
-    if isinstance(node, Input):
-        return Input(random.choice(INPUTS)) if again else node
-    if isinstance(node, Unary):
-        return Unary(random.choice(UNARY) if again else node.name, _redrawn(node.of, random, rate))
-    left, right = (_redrawn(part, random, rate) for part in (node.left, node.right))
-    return Binary(_sign(random) if again else node.sign, left, right)
 
 
 def replaced(tree: Node, old: Node, new: Node) -> Node:

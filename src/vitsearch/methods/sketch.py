@@ -64,7 +64,7 @@ class Sketches:
                 shapes = tuple((int(rows), int(columns)) for rows, columns in one.shapes[layer].tolist())
                 group = groups.setdefault(shapes, Blocks([], dict(zip(SLOTS, shapes, strict=True))))
                 group.places.append((number, layer))
-                for at, slot in enumerate(SLOTS):
+                for at, slot in [(at, slot) for at, slot in enumerate(SLOTS) if (layer, slot) in one.blocks]:
                     block = one.blocks[layer, slot].float() * one.scales[layer, at]
                     group.blocks.setdefault(slot, []).append(block)
         self.groups = list(groups.values())

@@ -28,15 +28,16 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from vitsearch.architecture import Architecture, check_whole
+from vitsearch.architecture import Architecture, brief, check_whole
 from vitsearch.correlation import Conditions, Network
 from vitsearch.cost import Geometry
-from vitsearch.errors import BadStudy
+from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.branches import Branches, branches
+from vitsearch.proxies.expression import INPUTS
 from vitsearch.proxies.group_pass import GroupPass
-from vitsearch.proxies.layers import LINEARS, Layer, LayerTaker, block_names, weights_of
+from vitsearch.proxies.layers import LINEARS, OF_MLP, Layer, LayerTaker, block_names, weights_of
 from vitsearch.records import lock_file, parse_json, write_bytes_atomically
 from vitsearch.spaces import decode
 
@@ -72,9 +73,12 @@ class Statistics:
 class Capture(LayerTaker):
     """Statistics of one network, from a batched pass; `known` are those of its activations, from another column."""
 
-    def __init__(self, bank: WeightBank, plan: Architecture, keep: int, known: Statistics | None) -> None:
-        needs = {slot for slot in SLOTS if not slot.endswith(".weight")}
+    def __init__(
+        self, bank: WeightBank, plan: Architecture, keep: int, slots: frozenset[str], known: Statistics | None
+    ) -> None:
+        needs = {slot for slot in slots if not slot.endswith(".weight")}
         super().__init__(1, bank, frozenset(needs - {"mlp.act"} if known is not None else needs))
+        self.slots = slots
         self.plan, self.keep, self.known, self.names = plan, keep, known, block_names(plan)
         size = (len(self.names), len(SLOTS))
         self.table = torch.full((*size, len(branches())), math.nan, dtype=torch.float64)
@@ -99,7 +103,7 @@ class Capture(LayerTaker):
     def statistics(self) -> Statistics:
         """Once the pass is through: the weights, and what another column knew."""
         for number, (block, shapes) in enumerate(weights_of(self.plan)):
-            for place, short in LINEARS.items():
+            for place, short in [item for item in LINEARS.items() if f"{item[1]}.weight" in self.slots]:
                 name, shape = f"{block}.{place}.weight", shapes[short]
                 weight = self.bank.get(name, shape, shape[1], absolute=False, dtype=torch.float32)
                 self.put(number, f"{short}.weight", self._of_weight(name, weight), weight)
@@ -119,6 +123,12 @@ class Capture(LayerTaker):
         return [self.bank.noted[key] for key in keys]
 
 
+def slots_of(inputs: Sequence[str]) -> frozenset[str]:
+    """The matrices behind inputs of formulas."""
+    parts = [[name.replace("mlp", fc) for fc in ("fc1", "fc2")] if name in OF_MLP else [name] for name in inputs]
+    return frozenset(slot for part in parts for slot in part)
+
+
 def block_of(matrix: Tensor, keep: int) -> Tensor:
     """Evenly spaced rows and columns, as near to a square as the matrix allows."""
     rows, columns = matrix.shape
@@ -135,11 +145,16 @@ class StatisticsCache:
     conditions: Conditions
     seed: int = 0
     keep: int = KEEP
+    inputs: tuple[str, ...] = INPUTS
+    """Inputs of formulas that are captured; for weights alone no network runs at all."""
     files: dict[Network, tuple[str, str]] = field(default_factory=dict)
     """File and SHA-256."""
 
     def __post_init__(self) -> None:
-        check_whole("keep", self.keep, least=64)
+        check_whole("keep", self.keep, least=64, most=1 << 30)
+        for name in self.inputs:
+            if name not in INPUTS:
+                raise VitsearchError(f"`inputs` must be among {', '.join(INPUTS)}, but got {brief(name)}")
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._index.exists() and self._index.stat().st_size:
             self._read()
@@ -150,8 +165,9 @@ class StatisticsCache:
 
     def _header(self) -> dict[str, Any]:
         made = self.conditions
+        names = hashlib.sha256("\n".join(branches()).encode()).hexdigest()[:16]
         how = {"data": made.data, "batch_size": made.batch_size, "weights": made.weights, "seed": self.seed}
-        return {"format": FORMAT, **how, "keep": self.keep, "branches": len(branches())}
+        return {"format": FORMAT, **how, "keep": self.keep, "inputs": list(self.inputs), "branches": names}
 
     def _read(self) -> None:
         lines = self._index.read_bytes().split(b"\n")[:-1]  # what follows the last line end was cut off
@@ -203,9 +219,11 @@ class StatisticsCache:
     def _capture(self, network: Network, evaluator: ProxyEvaluator, index: Any) -> None:
         settings = network.settings
         plan = decode(settings)
-        taker = Capture(evaluator.bank(settings, plan), plan, self.keep, self._same_images(network))
-        run = GroupPass(plans=[plan], bank=taker.bank, absolute=False, dtype=torch.float32, takers=[taker])
-        run.run(evaluator.batch(), network.geometry)
+        known = self._same_images(network) if "mlp.act" in self.inputs else None
+        taker = Capture(evaluator.bank(settings, plan), plan, self.keep, slots_of(self.inputs), known)
+        if taker.needs:
+            run = GroupPass(plans=[plan], bank=taker.bank, absolute=False, dtype=torch.float32, takers=[taker])
+            run.run(evaluator.batch(), network.geometry)
         content = taker.statistics().to_bytes()
         digest = hashlib.sha256(content).hexdigest()
         name = f"{digest[:24]}.safetensors"

@@ -246,10 +246,7 @@ def simplify(node: Node, scalar: bool = False) -> Node:
             return node
         case Unary():
             return _simplify_unary(node.name, simplify(node.of, scalar), scalar)
-    left, right = simplify(node.left, scalar), simplify(node.right, scalar)
-    if scalar:
-        left, right = _at_the_end(left), _at_the_end(right)
-    return _simplify_binary(node.sign, left, right, scalar)
+    return _simplify_binary(node.sign, simplify(node.left, scalar), simplify(node.right, scalar), scalar)
 
 
 KEPT_BY_NEGATION = frozenset({"abs", "square", "frobenius", "l1", "abslog", "std"})
@@ -312,14 +309,15 @@ def _not_negative(node: Node) -> bool:
 
 
 def _simplify_binary(sign: str, left: Node, right: Node, scalar: bool) -> Node:
-    numbers = scalar or (is_number(left, scalar) and is_number(right, scalar))
+    if scalar:
+        left, right = _at_the_end(left), _at_the_end(right)
     if sign == "@" and (scalar or is_number(left, scalar) or is_number(right, scalar)):
         sign = "*"
     if sign in "+-" and isinstance(right, Unary) and right.name == "negate":
         return _simplify_binary("-" if sign == "+" else "+", left, right.of, scalar)
     if sign == "+" and isinstance(left, Unary) and left.name == "negate":
         return Binary("-", right, left.of)
-    if sign == "*" and left == right and numbers:
+    if sign == "*" and left == right and is_number(left, scalar):
         return _simplify_unary("square", left, scalar)
     if sign in "+*" and show_node(right) < show_node(left):
         left, right = right, left
@@ -328,7 +326,11 @@ def _simplify_binary(sign: str, left: Node, right: Node, scalar: bool) -> Node:
 
 def _at_the_end(node: Node) -> Node:
     """A matrix is averaged at the end in any case."""
-    return _at_the_end(node.of) if isinstance(node, Unary) and node.name == "mean" and not is_number(node.of) else node
+    if isinstance(node, Unary) and node.name == "mean" and not is_number(node.of):
+        return _at_the_end(node.of)
+    if isinstance(node, Unary) and node.name == "negate":
+        return Unary("negate", _at_the_end(node.of))
+    return node
 
 
 def _joins_matrices(tree: Node) -> bool:

@@ -73,6 +73,9 @@ def discover(
         float, typer.Option("--tolerance", help="The smallest formula at most this far below the best is found.")
     ] = 0.002,
     seed: SeedOption = 0,
+    seeds: Annotated[
+        int, typer.Option("--seeds", **NUMBER, help="Seeds of weights and batch, from --seed on, that judge together.")
+    ] = 2,
     data: DataOption = "noise",
     batch_size: BatchOption = 8,
     weights: WeightsOption = "fresh",
@@ -120,6 +123,7 @@ def discover(
         folds=folds,
         tolerance=tolerance,
         seed=seed,
+        seeds=seeds,
         data=data,
         batch_size=batch_size,
         weights_scheme=weights,

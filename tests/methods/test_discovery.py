@@ -1,4 +1,4 @@
-"""Auto-Prox's discovery on a small table: statistics, exact values, sketches, searches, folds, resuming, the command."""
+"""Auto-Prox's discovery on a small table: statistics, values, sketches, searches, folds, resuming, the command."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def table() -> Table:
 
 @pytest.fixture(scope="module")
 def evidence(table: Table, tmp_path_factory: pytest.TempPathFactory) -> Evidence:
-    cache = StatisticsCache(tmp_path_factory.mktemp("statistics"), CONDITIONS)
-    found = Evidence(columns_of([table], ()), cache, {})
+    cache = StatisticsCache(tmp_path_factory.mktemp("statistics") / "seed0", CONDITIONS)
+    found = Evidence(columns_of([table], ()), [cache], {})
     cache.fill(found.networks)
     return found
 
@@ -145,10 +145,10 @@ def test_blocks_are_bounded_and_even() -> None:
 
 def test_the_cache_is_kept_checked_and_of_one_making(evidence: Evidence, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
-    shutil.copytree(evidence.cache.folder, folder)
+    shutil.copytree(evidence.caches[0].folder, folder)
     again = StatisticsCache(folder, CONDITIONS)
     network = evidence.networks[0]
-    assert (again.read(network).table == evidence.cache.read(network).table).all()
+    assert (again.read(network).table == evidence.caches[0].read(network).table).all()
     with pytest.raises(BadStudy, match="was not made with"):
         StatisticsCache(folder, Conditions(batch_size=4, device="cpu"))
     name, _ = again.files[network]
@@ -160,9 +160,9 @@ def test_the_cache_is_kept_checked_and_of_one_making(evidence: Evidence, tmp_pat
     index = folder / "index.jsonl"
     index.write_bytes(index.read_bytes()[:-20])  # cut off in the last line: that network is captured again
     cut = StatisticsCache(folder, CONDITIONS)
-    assert len(cut.files) == len(evidence.cache.files) - 1
+    assert len(cut.files) == len(evidence.caches[0].files) - 1
     cut.fill(evidence.networks)
-    assert len(StatisticsCache(folder, CONDITIONS).files) == len(evidence.cache.files)
+    assert len(StatisticsCache(folder, CONDITIONS).files) == len(evidence.caches[0].files)
 
 
 def test_the_joint_correlation_is_the_mean_of_tau_b(evidence: Evidence) -> None:
@@ -173,7 +173,7 @@ def test_the_joint_correlation_is_the_mean_of_tau_b(evidence: Evidence) -> None:
     for column, pairs, values in zip(evidence.columns, part.pairs, evidence.scores(formula), strict=True):
         taus.append(scipy.stats.kendalltau(values[pairs.chosen], column.accuracies[pairs.chosen])[0])
     assert error is None and found == pytest.approx(np.mean(taus), abs=1e-6)
-    weighed = Evidence(evidence.columns, evidence.cache, {"one_kd": 3.0})
+    weighed = Evidence(evidence.columns, evidence.caches, {"one_kd": 3.0})
     joint = weighed.judge(formula, weighed.part([pairs.chosen for pairs in part.pairs]))[0]
     assert joint == pytest.approx((3 * taus[0] + taus[1]) / 2, abs=1e-6)
     assert evidence.judge(parse_formula("exp(exp(sum(square(qkv.weight))))"), part) == (-1.0, "not finite")
@@ -266,7 +266,7 @@ def test_pairs_find_at_least_what_chance_finds(
 ) -> None:
     import vitsearch.methods.enumeration as module
 
-    some = dict(list(module.branches().items())[::30])
+    some = dict(list(module.branches().items())[::30])  # a search over all takes minutes
     monkeypatch.setattr(module, "branches", lambda: some)
     places = {text: place for place, text in enumerate(some)}
     known = evidence.numbers.table
@@ -308,6 +308,14 @@ def test_folds_are_disjoint_and_of_whole_networks(evidence: Evidence) -> None:
     assert all(len(set(learned[0][folds.of_columns[0] == fold])) == 1 for fold in range(3))
 
 
+def test_a_formula_must_do_well_with_every_seed(evidence: Evidence) -> None:
+    """Twice the same cache changes nothing; scores come by seed, then column."""
+    twice = Evidence(evidence.columns, [*evidence.caches, *evidence.caches], {})
+    formula = parse_formula("abs(qkv.grad) + mlp.act")
+    ours, theirs = (one.judge(formula, everything(one))[0] for one in (evidence, twice))
+    assert ours == pytest.approx(theirs) and len(twice.scores(formula)) == 4 and len(twice.shown(formula)) == 2
+
+
 def test_cross_validated_tau_is_over_pairs_of_one_fold(evidence: Evidence) -> None:
     folds = Folds(evidence, 3, 1)
     comparison = Comparison(folds, resamples=200)
@@ -336,9 +344,9 @@ def test_cross_validated_tau_is_over_pairs_of_one_fold(evidence: Evidence) -> No
 
 def test_a_discovery_is_a_study(table: Table, evidence: Evidence, tmp_path: Path) -> None:
     plan = DiscoveryPlan(
-        tables=("small.json",), evolution=Evolution(evaluations=120), folds=3, batch_size=2, networks=5
+        tables=("small.json",), evolution=Evolution(evaluations=120), folds=3, seeds=1, batch_size=2, networks=5
     )
-    given: dict[str, Any] = {"cache": evidence.cache.folder, "device": "cpu"}
+    given: dict[str, Any] = {"cache": evidence.caches[0].folder.parent, "device": "cpu"}
     rivals = {"supervised": lambda column, places: sizes_of(column)["params"]}
     found = run_discovery([table], plan, out=tmp_path / "found", rivals=rivals, **given)
     data = json.loads((tmp_path / "found" / "found.json").read_text())
@@ -358,8 +366,8 @@ def test_a_discovery_is_a_study(table: Table, evidence: Evidence, tmp_path: Path
 
 def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Callable[..., Any]) -> None:
     write_table(table, tmp_path / "small.json")
-    line = ["discover", "--bench", str(tmp_path / "small.json"), "--cache", str(evidence.cache.folder)]
-    line += ["--batch-size", "2", "--device", "cpu", "--evaluations", "60", "--folds", "2", "--json"]
+    line = ["discover", "--bench", str(tmp_path / "small.json"), "--cache", str(evidence.caches[0].folder.parent)]
+    line += ["--batch-size", "2", "--device", "cpu", "--evaluations", "60", "--folds", "2", "--seeds", "1", "--json"]
     found = cli(*line, "--out", str(tmp_path / "found")).json()
     assert {"study", "formula", "joint", "rows", "warnings"} <= set(found)
     path = tmp_path / "found" / "found.json"

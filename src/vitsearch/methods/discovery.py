@@ -63,12 +63,15 @@ class DiscoveryPlan:
     tolerance: float = 0.002
     """The smallest formula at most this far below the best is the one that was found."""
     seed: int = 0
+    seeds: int = 2
+    """Of weights and batch, from `seed` on: a formula must do well with all of them."""
     data: str = "noise"
     batch_size: int = 8
     weights_scheme: str = "fresh"
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        check_whole("seeds", self.seeds, most=100)
         check_whole("networks", self.networks, least=2)
         check_whole("folds", self.folds, least=2, most=20)
         if not 0 <= self.tolerance <= 2:
@@ -130,9 +133,13 @@ def run_discovery(
         _write_plan(path, plan, environment, allow_changed)
         conditions = Conditions(data=plan.data, batch_size=plan.batch_size, weights=plan.weights_scheme, device=device)
         folder = Path(cache) if cache is not None else path / "statistics"
-        kept = StatisticsCache(folder, conditions, plan.seed, inputs=plan.grammar.inputs)
-        evidence = Evidence(columns, kept, plan.weights)
-        kept.fill(evidence.networks, _telling(progress, "statistics"))
+        caches = [
+            StatisticsCache(folder / f"seed{seed}", conditions, seed, inputs=plan.grammar.inputs)
+            for seed in range(plan.seed, plan.seed + plan.seeds)
+        ]
+        evidence = Evidence(columns, caches, plan.weights)
+        for one in caches:
+            one.fill(evidence.networks, _telling(progress, f"statistics, seed {one.seed}"))
         folds = Folds(evidence, plan.folds, plan.seed)
         found = [_search(path, plan, evidence, folds, fold, progress) for fold in (None, *range(plan.folds))]
         whole, parts = found[0], found[1:]
@@ -223,11 +230,11 @@ def _compare(
     found, evaluations = whole
     comparison = Comparison(folds)
     scores: dict[str, Sequence[Array]] = {
-        name: evidence.scores(parse_formula(text).simplified())
+        name: evidence.shown(parse_formula(text).simplified())
         for name, text in PUBLISHED.items()
-        if parse_formula(text).inputs <= set(evidence.cache.inputs)
+        if parse_formula(text).inputs <= set(evidence.caches[0].inputs)
     }
-    scores["discovered"] = folds.joined([evidence.scores(part.formula) for part in parts])
+    scores["discovered"] = folds.joined([evidence.shown(part.formula) for part in parts])
     scores |= {name: folds.learned(rival) for name, rival in rivals.items()}
     rows = comparison.rows(scores)
     return Discovery(
@@ -236,7 +243,7 @@ def _compare(
         joint=found.joint,
         fold_formulas=tuple(part.formula for part in parts),
         rows=rows,
-        warnings=warnings_of(rows, comparison.nearness(evidence.scores(found.formula))),
+        warnings=warnings_of(rows, comparison.nearness(evidence.shown(found.formula))),
         evaluations=evaluations,
     )
 

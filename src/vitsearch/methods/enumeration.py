@@ -97,7 +97,7 @@ def enumerate_pairs(
 ) -> tuple[list[Found], int]:
     """The best pairs on a part, best first, and how many different branches were paired."""
     pairings = Pairings(evidence, aggregate)
-    ends = np.cumsum([0, *(len(column.networks) for column in evidence.columns)])
+    ends = np.cumsum([0, *evidence.lengths])
     screens = [_screen(pairs, start) for pairs, start in zip(part.pairs, ends[:-1], strict=True)]
     best: list[tuple[float, str, int, int]] = []
     for sign, start, scores in pairings.blocks():

@@ -20,7 +20,6 @@ from vitsearch.methods.numbers import Array, Numbers
 from vitsearch.methods.sketch import Sketches
 from vitsearch.methods.statistics import StatisticsCache
 from vitsearch.proxies.expression import Formula
-from vitsearch.ranking import kendall
 
 PROMISING = 0.05
 """A formula that the sketch places at most this far below the best is looked at on the whole blocks."""
@@ -97,10 +96,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Columns, and what the cache knows of their networks."""
+    """Columns, and what caches know of their networks, each with another seed of weights and batch.
+
+    Initial weights depend on name and shape, so networks of one shape share them, and with one seed a formula can rank
+    shapes by an accident of the draw. Scores are lists by seed, then column; the joint correlation is over all.
+    """
 
     columns: Sequence[Column]
-    cache: StatisticsCache
+    caches: Sequence[StatisticsCache]
     weights: Mapping[str, float]
     """Alpha by name of a column; 1 where not named."""
 
@@ -110,20 +113,25 @@ class Evidence:
 
     @cached_property
     def numbers(self) -> Numbers:
-        return Numbers([self.cache.read(network) for network in self.networks])
+        return Numbers([cache.read(network) for cache in self.caches for network in self.networks])
 
     @cached_property
     def sketches(self) -> Sketches:
-        return Sketches([self.cache.read(network) for network in self.networks])
+        return Sketches([cache.read(network) for cache in self.caches for network in self.networks])
+
+    @property
+    def lengths(self) -> list[int]:
+        """Networks of each column, for each seed."""
+        return [len(column.networks) for column in self.columns] * len(self.caches)
 
     def part(self, chosen: Sequence[NDArray[np.int64]]) -> Part:
         weights = np.array([self.weights.get(column.name, 1.0) for column in self.columns])
         pairs = tuple(Pairs.of(column.accuracies, some) for column, some in zip(self.columns, chosen, strict=True))
-        return Part(pairs, weights)
+        return Part(pairs * len(self.caches), np.tile(weights, len(self.caches)))
 
     def split(self, values: Array) -> list[Array]:
-        """By column."""
-        return list(np.split(values, np.cumsum([len(column.networks) for column in self.columns])[:-1]))
+        """By seed, then column."""
+        return list(np.split(values, np.cumsum(self.lengths)[:-1]))
 
     def scores(self, formula: Formula, stride: int = 1) -> list[Array]:
         """Exact where the tables say, else from blocks (stride 1) or sketches (stride 2)."""
@@ -132,6 +140,10 @@ class Evidence:
             layers = self.sketches.of_layers(formula, stride)
             values = self.numbers.put_together(formula.aggregate, layers)
         return self.split(values)
+
+    def shown(self, formula: Formula) -> list[Array]:
+        """By column, with the first seed."""
+        return self.scores(formula)[: len(self.columns)]
 
     def judge(self, formula: Formula, part: Part, best: float = -math.inf) -> tuple[float, str | None]:
         """JCM on a part, or why there is none: an element that is not finite, or one value for all."""
@@ -152,8 +164,3 @@ class Evidence:
                 return "not finite"
         joint = part.joint(scores)
         return "the same for all networks" if math.isnan(joint) else joint
-
-
-def tau_with(values: Array, other: Sequence[float]) -> float:
-    """Kendall's tau-b with another score of the same networks; 0 where one is constant."""
-    return kendall(values, other) or 0.0

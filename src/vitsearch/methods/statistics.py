@@ -18,7 +18,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -149,6 +149,8 @@ class StatisticsCache:
     """Inputs of formulas that are captured; for weights alone no network runs at all."""
     files: dict[Network, tuple[str, str]] = field(default_factory=dict)
     """File and SHA-256."""
+    _noted: dict[str, dict[Hashable, float]] = field(default_factory=dict)
+    """Of weights, which columns share."""
 
     def __post_init__(self) -> None:
         check_whole("keep", self.keep, least=64, most=1 << 30)
@@ -219,8 +221,10 @@ class StatisticsCache:
     def _capture(self, network: Network, evaluator: ProxyEvaluator, index: Any) -> None:
         settings = network.settings
         plan = decode(settings)
+        bank = evaluator.bank(settings, plan)
+        bank.noted = self._noted.setdefault(f"{settings['space']} {plan.initialisation}", bank.noted)
         known = self._same_images(network) if "mlp.act" in self.inputs else None
-        taker = Capture(evaluator.bank(settings, plan), plan, self.keep, slots_of(self.inputs), known)
+        taker = Capture(bank, plan, self.keep, slots_of(self.inputs), known)
         if taker.needs:
             run = GroupPass(plans=[plan], bank=taker.bank, absolute=False, dtype=torch.float32, takers=[taker])
             run.run(evaluator.batch(), network.geometry)

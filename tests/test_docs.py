@@ -19,6 +19,7 @@ PAGES = [
     "docs/methods.md",
     "docs/scoring.md",
     "docs/proxies.md",
+    "docs/autoprox.md",
     "docs/data.md",
     "docs/training.md",
 ]
@@ -65,7 +66,9 @@ def test_every_command_and_space_is_in_the_readme() -> None:
         assert f"`{name}`" in text, name
 
 
-@pytest.mark.parametrize("script", ["benchmarks/render.py", "experiments/proxy_tables.py"])
+@pytest.mark.parametrize(
+    "script", ["benchmarks/render.py", "experiments/proxy_tables.py", "experiments/autoprox_tables.py"]
+)
 def test_the_tables_of_the_docs_are_what_was_measured(script: str) -> None:
     ran = subprocess.run([sys.executable, ROOT / script, "--check"], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

@@ -57,7 +57,7 @@ NUMBERS: Mapping[str, Callable[[Array], Array]] = {
 class Numbers:
     """The tables of networks, and what follows from them."""
 
-    def __init__(self, statistics: Sequence[Statistics], most: int = 20_000) -> None:
+    def __init__(self, statistics: Sequence[Statistics], most: int = 4000) -> None:
         depths = [len(one.table) for one in statistics]
         self.layers = max(depths)
         self.mask = np.arange(self.layers) < np.array(depths)[:, None]
@@ -79,7 +79,8 @@ class Numbers:
         known = [values for values in found if values is not None]
         if len(known) < len(found):
             return None
-        return known[0] if len(known) == 1 else (known[0] + known[1]) / 2
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            return known[0] if len(known) == 1 else (known[0] + known[1]) / 2
 
     def of_networks(self, formula: Formula) -> Array | None:
         """[networks], NaN where a layer has no finite value; None when the table does not say."""
@@ -122,6 +123,8 @@ class Numbers:
         return self._binary(node, which, scalar) if isinstance(node, Binary) else None
 
     def _unary(self, node: Unary, which: str, scalar: bool) -> Array | None:
+        if node.name == "normalize":  # a matrix less its mean, or a number: 0 in the mean
+            return np.where(self.mask, 0.0, np.nan)
         linear = node.name in ("mean", "negate", "identity", "normalized_sum")
         if not linear and not is_number(node.of, scalar):
             return None

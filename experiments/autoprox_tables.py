@@ -49,13 +49,18 @@ def nested(found: Row, space: str) -> list[str]:
         f"| score | {heads} | mean (95 %) | above the best size (95 %) | at near size |",
         "|---" * (len(datasets) + 4) + "|",
     ]
+    before: dict[str, str] = {}
+    learned: dict[str, str] = {}  # what supervision gives stands last
     for name in dict.fromkeys(row["score"] for row in runs[0]["rows"]):
-        if name != "discovered":
-            rows = [row for row in runs[0]["rows"] if row["score"] == name]
-            lines.append(line(f"**{name}** (size)" if name in SIZES else name, rows))
+        rows = [row for row in runs[0]["rows"] if row["score"] == name]
+        place = before if name in (*SIZES, "autoproxa", "autoproxp") else learned
+        place[name] = line(f"**{name}** (size)" if name in SIZES else name, rows)
+    del learned["discovered"]
+    lines += before.values()
     for run in runs:
         rows = [row for row in run["rows"] if row["score"] == "discovered"]
         lines.append(line(f"discovered: {run['label']}", rows))
+    lines += learned.values()
     paper = " | ".join(f"*{value:.3f}*" for value in PAPER[space])
     mean = sum(PAPER[space]) / 3
     return [*lines, f"| *Auto-Prox, as published* | {paper} | *{mean:.3f}* | | |"]
@@ -93,6 +98,20 @@ def shipped(found: Row, space: str) -> list[str]:
     ]
 
 
+def pairs(found: Row) -> list[str]:
+    lines = [
+        "| table | layers | seeds | branches | mean tau | with a seed it did not see | best pair |",
+        "|---" * 7 + "|",
+    ]
+    for one in found["pairs"]:
+        other = "" if one["with_next_seed"] is None else f"{one['with_next_seed']:.3f}"
+        facts = (
+            f"{one['space']} | {one['aggregate']} | {one['seeds']} | {one['branches']} | {one['joint']:.3f} | {other}"
+        )
+        lines.append(f"| {facts} | `{one['formula']}` |")
+    return lines
+
+
 def rendered() -> str:
     found = json.loads((RESULTS / "autoprox.json").read_text())
     lines = [
@@ -104,6 +123,7 @@ def rendered() -> str:
         lines += [f"### {title}\n", *nested(found, space), "", *shipped(found, space), ""]
         lines += ["What the searches on all networks found:\n", *formulas(found, space)]
         lines += ["\nBest mean tau so far, by evaluations (Figure 5):\n", *curves(found, space), ""]
+    lines += ["### All pairs of branches over weights\n", *pairs(found)]
     text = "\n".join(lines) + "\n"
     return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
 

@@ -43,14 +43,16 @@ class Column:
 def columns_of(tables: Sequence[Table], names: Sequence[str]) -> list[Column]:
     """The named columns; without names, the distilled ones, and all where a table has none such."""
     found = []
-    for table in tables:
+    spaces = [table.space for table in tables]
+    for place, table in enumerate(tables):
+        label = table.space if spaces.count(table.space) == 1 else f"{table.space}#{place}"
         distilled = [name for name in table.columns if name.endswith("_kd")]
         for name in [name for name in names if name in table.columns] or distilled or list(table.columns):
             pairs = table.accuracies(name)
             if len(pairs) > 1:
                 entries = tuple(number for number, _ in pairs)
                 networks = tuple(network_of(table, number, name) for number in entries)
-                found.append(Column(table.space, name, networks, entries, np.array([value for _, value in pairs])))
+                found.append(Column(label, name, networks, entries, np.array([value for _, value in pairs])))
     if not found:
         raise VitsearchError("there must be a column with two accuracies or more, but got none")
     return found

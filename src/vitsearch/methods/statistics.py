@@ -9,7 +9,7 @@ For every network the cache holds one safetensors file with
             in half precision over the block's largest magnitude, which `scales` [layers, slots] has.
 
 A matrix of at most `keep` elements is there as a whole. So the cache takes at most layers x slots x (8 x branches +
-2 x keep) bytes for each network: 4.3 MB at 14 layers and the default. `index.jsonl` names the files and their SHA-256.
+2 x keep) bytes for each network: 1.5 MB at 14 layers and the default. `index.jsonl` names the files and their SHA-256.
 """
 
 from __future__ import annotations

@@ -20,6 +20,9 @@ SURFACE = {
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",
     "bench fit": "--bench --dataset --json --out --seed",
+    "discover": "--aggregate --allow-changed --alpha --batch-size --bench --branches --cache --column --crossover "
+    "--data --depth --device --evaluations --folds --inputs --json --margin --mutation --networks --out --pareto "
+    "--population --resume --sample-ratio --seed --seeds --strategy --tolerance --top --tries --weights",
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
     "--evaluate-every --from --image-size --json --out --parts --push-dir --recipe --resident --resume --save-every "
     "--seed --set --tensorboard --timm --workers arch",

@@ -21,6 +21,7 @@ PAGES = [
     "docs/scoring.md",
     "docs/proxies.md",
     "docs/predictor.md",
+    "docs/autoprox.md",
     "docs/data.md",
     "docs/training.md",
     "docs/prenas.md",
@@ -32,6 +33,7 @@ TABLES = [
     "experiments/proxy_tables.py",
     "experiments/prenas_tables.py",
     "experiments/predictor_tables.py",
+    "experiments/autoprox_tables.py",
     "experiments/training_tables.py",
 ]
 

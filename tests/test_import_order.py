@@ -45,6 +45,7 @@ ORDER = [
     "specialize_command",
     "report_command",
     "export_command",
+    "discover_command",
     "cli",
     "__main__",
 ]

@@ -28,6 +28,7 @@ from vitsearch.arguments import (
 )
 from vitsearch.bench_command import bench
 from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.discover_command import discover
 from vitsearch.errors import VitsearchError
 from vitsearch.export_command import export
 from vitsearch.options import (
@@ -227,9 +228,8 @@ def score(
     given, _ = read_architectures(arch or [])
     note_outside(given)
     classes = classes if classes is not None else open_data(data).classes
-    names = proxy.split(",")
-    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size}
-    options["memory"] = read_quantity("--memory", memory)
+    names, room = proxy.split(","), read_quantity("--memory", memory)
+    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size, "memory": room}
     groups: dict[tuple[Geometry, int, str], list[int]] = {}
     for number, item in enumerate(given):
         geometry = choose_geometry(item.geometry, image_size, classes)
@@ -269,7 +269,7 @@ def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> 
 app.command("search", epilog=GLOBAL_HELP)(search)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
-for command in (train, export, recipes, specialize, report, serve):
+for command in (discover, train, export, recipes, specialize, report, serve):
     app.command(command.__name__, epilog=GLOBAL_HELP)(command)
 
 

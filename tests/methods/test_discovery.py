@@ -19,14 +19,14 @@ import torch
 
 from vitsearch.benchmark import Column as TableColumn
 from vitsearch.benchmark import Entry, Table, write_table
-from vitsearch.correlation import Conditions
+from vitsearch.correlation import Conditions, Network
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import score
 from vitsearch.methods.cross_validation import Comparison, Folds, sizes_of
-from vitsearch.methods.discovery import DiscoveryPlan, run_discovery, warnings_of
+from vitsearch.methods.discovery import DiscoveryPlan, run_discovery, supervised, warnings_of
 from vitsearch.methods.enumeration import Pairings, enumerate_pairs
-from vitsearch.methods.evidence import Evidence, columns_of
+from vitsearch.methods.evidence import Column, Evidence, columns_of
 from vitsearch.methods.formula_draws import Grammar
 from vitsearch.methods.numbers import NUMBERS, Numbers
 from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, choose, search
@@ -34,8 +34,9 @@ from vitsearch.methods.sketch import Sketches
 from vitsearch.methods.statistics import StatisticsCache, block_of
 from vitsearch.proxies.expression import UNARY, Binary, Formula, parse_formula
 from vitsearch.proxies.operations import UNARY as OPERATIONS
+from vitsearch.ranking import kendall
 from vitsearch.records import Journal
-from vitsearch.spaces import canonical, cost_of
+from vitsearch.spaces import SPACES, canonical, cost_of, sample
 
 SMALL = Geometry(image_size=32, classes=10)
 FEWER = Geometry(image_size=32, classes=4)
@@ -381,3 +382,16 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
     assert "`branches` must be matrix or scalar" in cli(*line, "--out", "x", "--branches", "both").error()
     assert "pairs needs branches=scalar" in cli(*line, "--out", "x", "--strategy", "pairs").error()
     assert "`strategy` must be one of" in cli(*line, "--out", "x", "--strategy", "best").error()
+
+
+def test_supervision_sees_its_part_alone() -> None:
+    space, geometry = SPACES["autoformer-micro"], Geometry(image_size=32, classes=10)
+    networks = [Network.of(settings, geometry) for settings in sample(space, 40, seed=0)]
+    values = np.array([cost_of(network.settings, geometry).params / 1e3 for network in networks])
+    column = Column("small", "accuracy", tuple(networks), tuple(range(40)), values)
+    places = np.arange(0, 40, 2)
+    scores = supervised(column, places)
+    assert kendall(scores[1::2], values[1::2]) > 0.8  # parameters are a smooth function of the settings
+    changed = values.copy()
+    changed[1::2] = 0.0
+    assert np.array_equal(supervised(dataclasses.replace(column, accuracies=changed), places), scores)

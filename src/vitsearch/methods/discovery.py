@@ -24,11 +24,12 @@ from vitsearch.environment import describe_changes, describe_environment, pick_d
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.methods.cross_validation import JUDGES_OF_SIZE, TOO_NEAR, Comparison, Folds, Places, Rival
 from vitsearch.methods.enumeration import LINEAR, enumerate_pairs
-from vitsearch.methods.evidence import Evidence, columns_of
+from vitsearch.methods.evidence import Column, Evidence, columns_of
 from vitsearch.methods.formula_draws import Grammar
 from vitsearch.methods.numbers import Array
 from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, choose, search
 from vitsearch.methods.statistics import StatisticsCache
+from vitsearch.predictor import FEWEST, fit
 from vitsearch.proxies.expression import Formula, parse_formula
 from vitsearch.records import Journal, Trial, parse_json, write_atomically
 from vitsearch.study import study_folder
@@ -125,7 +126,7 @@ def run_discovery(
     """Capture what is missing, search, search again without each fold, and compare.
 
     `cache` is the folder of the statistics, in `out` unless given. `rivals` learn from the same networks and stand
-    below in the table.
+    below in the table; unless given, that is `supervised`.
     """
     columns = columns_of(tables, plan.columns)
     path, environment = Path(out), describe_environment(pick_device(device))
@@ -143,9 +144,20 @@ def run_discovery(
         folds = Folds(evidence, plan.folds, plan.seed)
         found = [_search(path, plan, evidence, folds, fold, progress) for fold in (None, *range(plan.folds))]
         whole, parts = found[0], found[1:]
-        discovery = _compare(path, whole, [part[0] for part in parts], evidence, folds, rivals or {})
+        enough = min(len(places) for fold in range(plan.folds) for places in folds.outside(fold)) >= FEWEST
+        usual = {"supervised": supervised} if enough else {}
+        used = usual if rivals is None else rivals
+        discovery = _compare(path, whole, [part[0] for part in parts], evidence, folds, used)
         write_atomically(path / "found.json", json.dumps(discovery.to_json(), indent=1, allow_nan=False) + "\n")
     return discovery
+
+
+def supervised(column: Column, places: Places) -> Array:
+    """What plain supervision gives: a Gaussian process on the settings, trained on the networks at these places."""
+    settings = [network.settings for network in column.networks]
+    known = [settings[place] for place in places]
+    geometry = column.networks[0].geometry
+    return fit(known, column.accuracies[places].tolist(), geometry=geometry, dataset=column.name).predict(settings).mean
 
 
 def _telling(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:

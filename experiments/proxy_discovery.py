@@ -20,7 +20,7 @@ from common import circumstances, write
 
 from vitsearch.benchmark import read_table
 from vitsearch.correlation import Conditions
-from vitsearch.methods.cross_validation import Comparison, Folds
+from vitsearch.methods.comparison import Comparison, Folds
 from vitsearch.methods.discovery import DiscoveryPlan, run_discovery
 from vitsearch.methods.enumeration import enumerate_pairs
 from vitsearch.methods.evidence import Evidence, columns_of

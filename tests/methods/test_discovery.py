@@ -23,7 +23,7 @@ from vitsearch.correlation import Conditions, Network
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import score
-from vitsearch.methods.cross_validation import Comparison, Folds, sizes_of
+from vitsearch.methods.comparison import Comparison, Folds, sizes_of
 from vitsearch.methods.discovery import DiscoveryPlan, run_discovery, supervised, warnings_of
 from vitsearch.methods.enumeration import Pairings, enumerate_pairs
 from vitsearch.methods.evidence import Column, Evidence, columns_of

@@ -22,7 +22,7 @@ from vitsearch.benchmark import Table
 from vitsearch.correlation import Conditions
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.methods.cross_validation import JUDGES_OF_SIZE, TOO_NEAR, Comparison, Folds, Places, Rival
+from vitsearch.methods.comparison import JUDGES_OF_SIZE, TOO_NEAR, Comparison, Folds, Places, Rival
 from vitsearch.methods.enumeration import LINEAR, enumerate_pairs
 from vitsearch.methods.evidence import Column, Evidence, columns_of
 from vitsearch.methods.formula_draws import Grammar

@@ -19,6 +19,8 @@ from vitsearch.errors import BadSettings
 
 Settings: TypeAlias = dict[str, Any]  # a point in a space, as users read and write it in JSON
 
+Scale: TypeAlias = Literal["head", "embed"]
+SCALES: tuple[Scale, ...] = ("head", "embed")
 LARGEST = 1 << 16  # no width, window or grid beyond this: a typing error, not a network
 
 
@@ -45,13 +47,15 @@ class Attention:
     """Pre-norm block over all tokens: x + attention(norm(x)), then x + mlp(norm(x)).
 
     The query, key and value width is `heads * head_dim`, independent of the stage's width. `relative_distance` > 0
-    adds AutoFormer's relative position tables on keys and values, clipped at that distance.
+    adds AutoFormer's relative position tables on keys and values, clipped at that distance. The softmax sees products
+    times (width of a head)^-0.5; `scale` 'embed' takes (stage's width // heads)^-0.5, as ViTAS's released networks do.
     """
 
     heads: int
     head_dim: int
     hidden: int
     relative_distance: int = 0
+    scale: Scale = "head"
 
     def __post_init__(self) -> None:
         _check_attention(self)
@@ -176,6 +180,16 @@ class Architecture:
             return float(self.stages[-1].width)
         return sum(stage.width * weight for stage, weight in zip(self.stages, weights, strict=True)) / total
 
+    def present(self) -> Architecture:
+        """Without the slots that have no block: the same function of its weights."""
+        if self.depth == sum(len(stage.blocks) for stage in self.stages):
+            return self
+        stages = (
+            dataclasses.replace(s, blocks=tuple(block for block in s.blocks if not isinstance(block, Absent)))
+            for s in self.stages
+        )
+        return dataclasses.replace(self, stages=tuple(stages))
+
     def sides(self, image_size: int) -> list[int]:
         """Side of the (square) token map in each stage."""
         sides: list[int] = []
@@ -238,9 +252,9 @@ def check_follows(width: int, stage: Stage, class_token: bool) -> None:
 
 
 @cache
-def attention(heads: int, head_dim: int, hidden: int, relative_distance: int = 0) -> Attention:
+def attention(heads: int, head_dim: int, hidden: int, relative_distance: int = 0, scale: Scale = "head") -> Attention:
     """`Attention`, made once per distinct value: spaces use the same few blocks over and over."""
-    return Attention(heads=heads, head_dim=head_dim, hidden=hidden, relative_distance=relative_distance)
+    return Attention(heads=heads, head_dim=head_dim, hidden=hidden, relative_distance=relative_distance, scale=scale)
 
 
 def hidden_width(width: int, ratio: float) -> int:
@@ -258,7 +272,10 @@ def hidden_ratio(width: int, hidden: int) -> float:
 
 def _part_to_json(part: Block | Entry, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
     kind = next(name for name, cls in kinds.items() if cls is type(part))
-    return {"kind": kind, **dataclasses.asdict(part)}
+    fields = dataclasses.asdict(part)
+    if fields.get("scale") == "head":
+        del fields["scale"]  # blueprints are older than this field, and keep their keys
+    return {"kind": kind, **fields}
 
 
 def _part_from_json(what: str, data: object, kinds: Mapping[str, type[Any]]) -> Any:
@@ -270,6 +287,7 @@ def _part_from_json(what: str, data: object, kinds: Mapping[str, type[Any]]) -> 
     fields = _check_fields(what, {k: v for k, v in data.items() if k != "kind"}, {f.name for f in known}, needed)
     for name in ("norm", "shifted"):
         _check_choice(fields, name, (True, False))
+    _check_choice(fields, "scale", SCALES)
     return cls(**fields)
 
 

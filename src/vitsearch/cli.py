@@ -54,7 +54,7 @@ from vitsearch.options import (
 )
 from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.search_command import search
-from vitsearch.spaces import SPACES, Space, cost_of
+from vitsearch.spaces import SPACES, Space, cost_of, space_of
 from vitsearch.spaces import sample as draw_sample
 from vitsearch.specialize_command import specialize
 from vitsearch.supernet_command import supernet
@@ -193,7 +193,9 @@ def cost(
     for item in given:
         geometry = choose_geometry(item.geometry, image_size, classes)
         params, macs = cost_of(item.understood.architecture, geometry)
-        rows.append({"params": params, "macs": macs, "image_size": geometry.image_size, "classes": geometry.classes})
+        row = {"params": params, "macs": macs, "image_size": geometry.image_size, "classes": geometry.classes}
+        published = space_of(item.settings).published_macs(item.understood.architecture, geometry)
+        rows.append(row if published is None else row | {"macs_published_counter": published})
     if as_json:
         return emit(rows[0] if single else rows)
     table = Table("architecture", "parameters", "MACs")

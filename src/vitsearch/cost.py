@@ -151,6 +151,15 @@ def fixed_cost(architecture: Architecture, geometry: Geometry, sides: list[int],
     return Cost(params, macs)
 
 
+def vitas_counter_macs(architecture: Architecture, geometry: Geometry = IMAGENET) -> int:
+    """What ViTAS's public counter gives: no class token anywhere, and the classifier once for every patch."""
+    (stage,), (side,) = architecture.stages, architecture.sides(geometry.image_size)
+    patches, entry = side * side, stage.entry
+    macs = entry_cost(entry, geometry.channels, stage.width, side, 0).macs
+    macs += sum(block_cost(block, stage.width, side, 0).macs for block in stage.blocks)
+    return macs + patches * stage.width * geometry.classes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The budget: inclusive bounds on exact costs. None means no bound."""

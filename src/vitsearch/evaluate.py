@@ -113,7 +113,7 @@ class ProxyEvaluator:
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""
-        plans = [decode(settings) for settings in architectures]
+        plans = [decode(settings).present() for settings in architectures]
         names = [text for text in self.proxies if goes_batched(text, self.batch_size)]
         able = {number: plan for number, plan in enumerate(plans) if names and can_batch(plan)}
         known: dict[int, Known] = {}
@@ -191,7 +191,7 @@ class ProxyEvaluator:
 
     def one(self, settings: Settings, known: Known | None = None) -> Score:
         """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""
-        plan = decode(settings)
+        plan = decode(settings).present()
         subject = Subject(
             name=f"{settings['space']} {plan.key()}",
             network=lambda: self.bank(settings, plan).network(plan, self.geometry),

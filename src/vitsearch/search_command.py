@@ -148,7 +148,7 @@ def refuse(strategy: str, given: dict[str, Any]) -> None:
 def choose(
     space: str,
     given: dict[str, Any],
-    sizes: dict[str, int | None],
+    sizes: dict[str, Any],
     data: str | None,
     weights: str | None,
     shared: dict[str, Any],
@@ -187,16 +187,17 @@ def choose(
     report_choice(result, as_json)
 
 
-def input_of(folder: str, patch_size: int | None) -> tuple[Geometry, int | None, str]:
+def input_of(folder: str, patch_size: Any) -> tuple[Geometry, Any, str]:
     """Image size and classes, patches, and data of a trained supernet."""
     from vitsearch.training.plan import read_plan
 
     plan, _ = read_plan(Path(folder))
     fixed = plan.space["fixed"] if plan.space else {}
-    return plan.geometry, patch_size if patch_size is not None else fixed.get("patch_size"), plan.data
+    own = fixed.get("patch_sizes", fixed.get("patch_size"))
+    return plan.geometry, patch_size if patch_size is not None else own, plan.data
 
 
-def supernet_input(objective: str, patch_size: int | None) -> tuple[Geometry, int | None]:
+def supernet_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
     """Those of the supernet that is an objective, where one is."""
     for name in objective.split(","):
         _, found, folder = name.partition("supernet:")

@@ -46,7 +46,7 @@ class Plan:
     """What a search is, apart from how far it goes and the machine it runs on."""
 
     space: str
-    fixed: dict[str, int]
+    fixed: dict[str, Any]
     """Parts of the space that are not searched, such as the patch size."""
     strategy: str
     objectives: tuple[Objective, ...]
@@ -65,13 +65,13 @@ class Plan:
         if not isinstance(self.fixed, dict):
             raise VitsearchError(f"`fixed` must be an object, but got {brief(self.fixed)}")
         for name, value in self.fixed.items():
-            check_whole(name, value)
+            for one in value if isinstance(value, list) else [value]:
+                check_whole(name, one)
         check_whole("batch_size", self.batch_size)
         check_seed(self.seed)
 
     def domain(self) -> Domain:
-        fixed: dict[str, Any] = self.fixed
-        space = dataclasses.replace(SPACES[self.space], **fixed)
+        space = SPACES[self.space].with_fixed(self.fixed)
         return Domain(space=space, limits=self.limits, geometry=self.geometry, objectives=self.objectives)
 
     def to_json(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def run_search(
     seed: int = 0,
     data: str = "noise",
     batch_size: int = 8,
-    patch_size: int | None = None,
+    patch_size: int | Sequence[int] | None = None,
     weights: str = "fresh",
     memory: int | None = None,
     device: str = "auto",

@@ -175,7 +175,7 @@ class Rearranged(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over all tokens; the scale is the head width to the power -1/2.
+    """Multi-head self-attention over all tokens.
 
     `fused` chooses the kernel, not the result: True runs torch's fused attention, with the relative position folded
     into extra key and value channels; False spells every matrix product out, as the definition has it.
@@ -185,7 +185,7 @@ class Attention(nn.Module):
         super().__init__()
         inner = block.heads * block.head_dim
         self.heads = block.heads
-        self.scale = block.head_dim**-0.5
+        self.scale = (width // block.heads if block.scale == "embed" else block.head_dim) ** -0.5
         self.fused = fused
         self.qkv = blank(nn.Linear, width, 3 * inner)  # rows: all of q, all of k, all of v
         self.proj = blank(nn.Linear, inner, width)

@@ -12,7 +12,8 @@ from vitsearch.architecture import Architecture, Attention, Patch, Pool
 def can_batch(architecture: Architecture) -> bool:
     """Whether every part of the blueprint is of a kind that goes through together."""
     return all(
-        isinstance(stage.entry, (Patch, Pool)) and all(isinstance(block, Attention) for block in stage.blocks)
+        isinstance(stage.entry, (Patch, Pool))
+        and all(isinstance(block, Attention) and block.scale == "head" for block in stage.blocks)
         for stage in architecture.stages
     )
 

@@ -63,9 +63,9 @@ class Resampled(Preferred):
                 known = [one[knob.name] for one in alike]
                 values[knob.name] = [
                     random.choice(_distinct([blocks[at] for blocks in known if at < len(blocks)]))
-                    for at in range(values["depth"])
+                    for at in range(space.slots(values))
                 ]
-            settings = space.settings(**values)
+            settings = space.settings(**space.repaired(values, random))
             if settings in space:
                 return settings
         raise VitsearchError(f"no member of {space.name} came out of {ATTEMPTS} draws from its candidates")

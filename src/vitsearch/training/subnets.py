@@ -60,8 +60,8 @@ def draw(space: Space, random: Random) -> Settings:
         values: dict[str, Any] = {k.name: random.choice(k.choices) for k in space.knobs if k.per == "network"}
         for knob in space.knobs:
             if knob.per == "block":
-                values[knob.name] = [random.choice(knob.choices) for _ in range(values["depth"])]
-        settings = space.settings(**values)
+                values[knob.name] = [random.choice(knob.choices) for _ in range(space.slots(values))]
+        settings = space.settings(**space.repaired(values, random))
         if settings in space:
             return settings
     raise VitsearchError(f"no member of {space.name} came out of {ATTEMPTS} draws of its knobs")

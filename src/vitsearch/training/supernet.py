@@ -7,14 +7,13 @@ same. Their gradients add up; the loss that is reported is their mean.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from vitsearch.architecture import Architecture, Settings, check_whole
+from vitsearch.architecture import Architecture, Settings
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.folder import WEIGHTS
@@ -99,8 +98,7 @@ class TrainedSupernet(NamedTuple):
 
 
 def supernet_space(space: Mapping[str, Any]) -> Space:
-    fixed: dict[str, Any] = {name: check_whole(name, value) for name, value in space["fixed"].items()}
-    return replace(SPACES[space["name"]], **fixed)
+    return SPACES[space["name"]].with_fixed(space["fixed"])
 
 
 def read_supernet(folder: str | Path) -> TrainedSupernet:

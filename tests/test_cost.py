@@ -67,8 +67,9 @@ def counted(architecture: Architecture, geometry: Geometry) -> Cost:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_parameters_equal_200_built_networks(space: str) -> None:
+    """Fewer of ViTAS's, whose blocks are all of one kind and whose spaces differ in widths alone."""
     random = Random(space)
-    for settings in sample(space, 200, seed=1):
+    for settings in sample(space, 20 if space.startswith("vitas") else 200, seed=1):
         geometry = Geometry(image_size=random.choice([32, 96, 224, 250]), classes=random.choice([2, 10, 1000]))
         with torch.device("meta"):
             network = build(settings, geometry)

@@ -58,10 +58,7 @@ ClassesOption = Annotated[
 PatchOption = Annotated[
     Patches | None,
     typer.Option(
-        "--patch-size",
-        parser=patches,
-        metavar="N[,N...]",
-        help="Patch size in place of the space's; several if searched.",
+        "--patch-size", parser=patches, metavar="N", help="In place of the space's own; 2,4,8 where sizes are searched."
     ),
 ]
 MinParams = Annotated[str | None, typer.Option("--min-params", help="Such as 5M.")]

@@ -102,7 +102,7 @@ class Ratioed(Space):
         known = all(isinstance(block, (Attention, Absent)) for block in stage.blocks)
         if len(architecture.stages) != 1 or len(scales) != 1 or not (square and plain and known):
             raise BadSettings(f"{self.name} has one stage of plain attention blocks, and this blueprint is another")
-        return cast(Patch, entry), stage.width, blocks, cast(Scale, scales.pop())
+        return cast(Patch, entry), stage.width, blocks, scales.pop()
 
     def settings(self, **values: Any) -> Settings:
         scale = {"scale": values["scale"]} if values.get("scale", "head") != "head" else {}
@@ -182,7 +182,7 @@ class Channelwise(Ratioed):
             rule = "must be lists with one entry for each slot"
             raise BadSettings(f"`num_heads`, `attention_ratio` and `mlp_ratio` {rule}, but got {found}")
         check_whole("slots", len(lists[0]), least=0, most=1024)
-        blocks = [self._slot(*entries, values["scale"]) for entries in zip(*lists, strict=True)]
+        blocks = [self._slot(h, a, m, values["scale"]) for h, a, m in zip(*lists, strict=True)]
         return self.blueprint(size, width, blocks)
 
     def _slot(self, heads: Any, attention_ratio: Any, mlp_ratio: Any, scale: Scale) -> Block:
@@ -233,10 +233,8 @@ class Channelwise(Ratioed):
                 empty = self.blueprint(size, width, ())
                 (side,) = empty.sides(geometry.image_size)
                 heads, step = self.num_heads[0], 1 / self.steps
-                one, more_attention, more_mlp = (
-                    block_cost(self.block(heads, step * a, step * m), width, side, 1)
-                    for a, m in ((1, 1), (2, 1), (1, 2))
-                )
+                three = [self.block(heads, step * a, step * m) for a, m in ((1, 1), (2, 1), (1, 2))]
+                one, more_attention, more_mlp = (block_cost(block, width, side, 1) for block in three)
                 attention_step, mlp_step = _minus(more_attention, one), _minus(more_mlp, one)
                 block = _minus(_minus(one, attention_step), mlp_step)
                 fixed = architecture_cost(empty, geometry)

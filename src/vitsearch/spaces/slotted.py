@@ -25,14 +25,14 @@ from vitsearch.spaces.region import Cell, Region
 class Slots(NamedTuple):
     """The choices of a slot. `optional`: it may be empty."""
 
-    count: int
+    number: int
     heads: tuple[int, ...]
     steps: int
     optional: bool
 
     @property
     def depths(self) -> range:
-        return range(0 if self.optional else self.count, self.count + 1)
+        return range(0 if self.optional else self.number, self.number + 1)
 
 
 class Frame(NamedTuple):
@@ -107,9 +107,14 @@ class SlottedRegion(Region):
     """A region whose cells are rows: the networks of a cell differ in cost, and all of them satisfy the limits."""
 
     def __init__(
-        self, slots: Slots, frames: Sequence[Frame], limits: Limits, space: str, settings: Callable[[Member], Settings]
+        self,
+        slots: Slots,
+        frames: Sequence[Frame],
+        limits: Limits,
+        space: str,
+        settings: Callable[[Member], Settings],
     ) -> None:
-        self.slots, self._table = slots, sequences(slots.count, slots.steps)
+        self.slots, self._table = slots, sequences(slots.number, slots.steps)
         self._sums = [list(accumulate(counts)) for counts in self._table]
         self._settings, self._space, self._limits = settings, space, limits
         super().__init__([self._cell(row) for row in self._rows(frames, limits)], self._settle)
@@ -140,7 +145,7 @@ class SlottedRegion(Region):
             present, choices = 1 - share, len(self.slots.heads) * self.slots.steps**2
             # of a network with d blocks, times a common factor: (identity * choices)^(slots - d) * present^d
             empty, block = share.numerator * choices, present.numerator * (share.denominator // present.denominator)
-            weights = [empty ** (self.slots.count - d) * block**d for d in range(self.slots.count + 1)]
+            weights = [empty ** (self.slots.number - d) * block**d for d in range(self.slots.number + 1)]
             self._leaning[share] = list(accumulate(cell.members * weights[cell.place.depth] for cell in self.cells))
         ends = self._leaning[share]
         if not ends[-1]:
@@ -159,7 +164,7 @@ class SlottedRegion(Region):
                         yield Row(frame, depth, attention, low, high)
 
     def _cell(self, row: Row) -> Cell:
-        ways = math.comb(self.slots.count, row.depth) * len(self.slots.heads) ** row.depth
+        ways = math.comb(self.slots.number, row.depth) * len(self.slots.heads) ** row.depth
         sums = self._sums[row.depth]
         mlps = sums[row.high] - (sums[row.low - 1] if row.low else 0)
         members = ways * self._table[row.depth][row.attention] * mlps

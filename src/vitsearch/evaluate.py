@@ -30,9 +30,7 @@ from vitsearch.registry import did_you_mean
 from vitsearch.spaces import Space, canonical, decode, space_over
 from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
-from vitsearch.training.subnet import Subnet
-from vitsearch.training.supernet import read_supernet
-from vitsearch.training.trainer import evaluate
+from vitsearch.training.supernet import accuracy, read_supernet
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
@@ -255,8 +253,8 @@ class SupernetEvaluator:
         scores: dict[str, float] = {}
         errors: dict[str, str] = {}
         try:
-            network = Subnet(self.supernet, decode(settings))
-            scores[self.name] = evaluate(network, self.batches, self.world, self.plan.recipe.precision)["top1"]
+            measured = accuracy(self.supernet, decode(settings), self.batches, self.world, self.plan.recipe.precision)
+            scores[self.name] = measured["top1"]
         except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
             errors[self.name] = describe_failure(error)
         return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)

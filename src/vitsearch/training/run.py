@@ -35,6 +35,7 @@ from vitsearch.environment import describe_environment
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models import build
 from vitsearch.models.folder import foreign_config, timm_config, write_network
+from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
 from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
@@ -173,7 +174,8 @@ def make_network(plan: TrainingPlan) -> nn.Module:
     geometry, rate = plan.geometry, plan.recipe.drop_path
     network: nn.Module
     if plan.space is not None:
-        network = Supernet(supernet_space(plan.space), geometry, seed=plan.seed, drop_path_rate=rate)
+        space, options = supernet_space(plan.space), {"seed": plan.seed, "drop_path_rate": rate}
+        network = supernet_for(space, geometry, sharing=plan.sharing, **options)
     elif plan.settings is not None:
         network = build(plan.settings, geometry, seed=plan.seed, drop_path_rate=rate)
     else:

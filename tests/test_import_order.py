@@ -25,6 +25,7 @@ ORDER = [
     "training",
     "export",
     "latency",
+    "throughput",
     "evaluate",
     "benchmark",
     "correlation",
@@ -41,6 +42,7 @@ ORDER = [
     "supernet_command",
     "search_command",
     "specialize_command",
+    "identity_command",
     "cli",
     "__main__",
 ]
@@ -58,6 +60,7 @@ TORCH_FREE = (
     "training_command",
     "search_command",
     "specialize_command",
+    "identity_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

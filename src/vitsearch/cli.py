@@ -30,6 +30,7 @@ from vitsearch.arguments import (
 from vitsearch.bench_command import bench
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
+from vitsearch.identity_command import identity
 from vitsearch.options import (
     NUMBER,
     ArchArgument,
@@ -328,6 +329,7 @@ def report_trained(
 
 
 app.command("train", epilog=GLOBAL_HELP)(train)
+app.command("identity", epilog=GLOBAL_HELP)(identity)
 app.command("specialize", epilog=GLOBAL_HELP)(specialize)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")

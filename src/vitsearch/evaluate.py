@@ -28,13 +28,14 @@ from vitsearch.proxies.diversity import nuclear_norms
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import Space, canonical, decode, space_over
+from vitsearch.throughput import Stopwatch
 from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
 from vitsearch.training.supernet import accuracy, read_supernet
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
-SUPERNET = "supernet:"
+SUPERNET, THROUGHPUT = "supernet:", "throughput"
 CPU_ROOM, CPU_MOST = 1 << 30, 4
 """On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
@@ -231,7 +232,7 @@ class SupernetEvaluator:
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.plan, self.supernet = read_supernet(folder)
         self.supernet.to(self.device)
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.supernet.few_shapes:
             self.supernet.compile()
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)
@@ -260,15 +261,36 @@ class SupernetEvaluator:
         return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
 
 
+class ThroughputEvaluator:
+    """Images per second on this machine, at the batch size that ViTAS measures with."""
+
+    def __init__(self, geometry: Geometry, device: torch.device) -> None:
+        self.watch = Stopwatch(geometry=geometry, device=device)
+
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        return [self.one(settings) for settings in architectures]
+
+    def one(self, settings: Settings) -> Score:
+        start = time.perf_counter()
+        scores: dict[str, float] = {}
+        errors: dict[str, str] = {}
+        try:
+            scores[THROUGHPUT] = self.watch(settings)
+        except Exception as error:  # as above: its reason, and on with the next
+            errors[THROUGHPUT] = describe_failure(error)
+        return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+
+
 class Evaluator:
-    """Several measurements of each network: proxies, and accuracy by supernets, by the names users give them."""
+    """Several measurements of each network by the names users give them: proxies, accuracy by supernets, speed."""
 
     def __init__(self, names: Sequence[str], *, device: torch.device, **options: Any) -> None:
         self.supernets = [
             SupernetEvaluator(name.removeprefix(SUPERNET), device=device) for name in names if name.startswith(SUPERNET)
         ]
-        of_proxies = [name for name in names if not name.startswith(SUPERNET)]
+        of_proxies = [name for name in names if not name.startswith(SUPERNET) and name != THROUGHPUT]
         self.proxies = ProxyEvaluator(of_proxies, device=device, **options)
+        self.speeds = [ThroughputEvaluator(self.proxies.geometry, device)] if THROUGHPUT in names else []
 
     @property
     def at_once(self) -> int | None:
@@ -280,6 +302,7 @@ class Evaluator:
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         found = [self.proxies(architectures), *(supernet(architectures) for supernet in self.supernets)]
+        found += [speed(architectures) for speed in self.speeds]
         return [_together(scores) for scores in zip(*found, strict=True)]
 
     def check(self, space: Space, geometry: Geometry) -> None:

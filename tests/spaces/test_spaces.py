@@ -51,6 +51,7 @@ SIZES = {
     "pit-small": 4320,
     "vitas": 3 * 10 * 401**16,
     "vitas-large": 3 * 10 * 401**16,
+    "vitas-micro": 2 * 3 * 9**4,
     "vitas-block": 4000,
     "vitas-block-large": 4000,
 }

@@ -136,6 +136,7 @@ class SuperTransformer(Supernet):
     """The weights of all networks of one of ViTAS's spaces."""
 
     space: Ratioed
+    few_shapes = False
 
     def __init__(
         self,
@@ -194,13 +195,25 @@ class SuperTransformer(Supernet):
         return {"cls_token": own.cls_token if self.cls_token is None else self.cls_token, "pos_embed": own.pos_embed}
 
 
+def sharing_of(space: Space, **given: str | None) -> Sharing | None:
+    """What was given, with the defaults; None for a space that leaves nothing to choose and where nothing was given."""
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if not chosen and not isinstance(space, Ratioed):
+        return None
+    check_sharing(space, found := Sharing(**chosen))
+    return found
+
+
+def check_sharing(space: Space, sharing: Sharing) -> None:
+    if not isinstance(space, Ratioed) and sharing != Sharing(widths=sharing.widths):
+        raise VitsearchError(f"`share` and `class_token` must not be given for {space.name}: it shares everything")
+
+
 def supernet_for(
     space: Space, geometry: Geometry = IMAGENET, *, sharing: Sharing | None = None, **options: Any
 ) -> Supernet:
     """The kind of supernet that this space has: ViTAS's, or the one with every weight entangled."""
     if isinstance(space, Ratioed):
         return SuperTransformer(space, geometry, sharing=sharing, **options)
-    plain = Sharing(widths=sharing.widths) if sharing is not None else Sharing()
-    if sharing not in (None, plain):
-        raise VitsearchError(f"`share` and `class_token` must not be given for {space.name}: it shares everything")
-    return Supernet(space, geometry, sides=plain.sides, **options)
+    check_sharing(space, sharing := sharing or Sharing())
+    return Supernet(space, geometry, sides=sharing.sides, **options)

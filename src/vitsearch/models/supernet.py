@@ -47,6 +47,9 @@ from vitsearch.spaces import Space
 class Supernet(nn.Module):
     """The weights of all networks of a space. `drop_path_rate` grows over the blocks of the largest network."""
 
+    few_shapes = True
+    """Whether its layers have so few that compiling each of them pays."""
+
     def __init__(
         self,
         space: Space,

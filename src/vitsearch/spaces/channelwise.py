@@ -165,6 +165,21 @@ class Channelwise(Ratioed):
         }
         return {**values, **drawn}
 
+    def draw(self, random: Random, identity: float) -> Settings:
+        """Each slot empty with this probability, all else uniform; every draw takes as many random numbers."""
+        size, width = random.choice(self.patch_sizes), random.choice(self.embed_dim)
+        drawn = [
+            (random.random(), random.choice(self.num_heads), random.choice(self.ratios), random.choice(self.ratios))
+            for _ in range(self.slot_count)
+        ]
+        return self.settings(
+            patch_size=size,
+            embed_dim=width,
+            num_heads=[0 if chance < identity else heads for chance, heads, _, _ in drawn],
+            attention_ratio=[ratio for _, _, ratio, _ in drawn],
+            mlp_ratio=[ratio for _, _, _, ratio in drawn],
+        )
+
     def settings(self, **values: Any) -> Settings:
         """The ratios of an empty slot are null."""
         given: dict[str, Any] = dict(values)
@@ -357,6 +372,18 @@ for _space in (
         embed_dim=_widths(768),
         attention_dim=2880,
         mlp_dim=2880,
+    ),
+    Channelwise(
+        name="vitas-micro",
+        description="39,366 very small networks, for tests and brute-force checks",
+        paper=_VITAS,
+        patch_sizes=(16, 32),
+        embed_dim=(16, 24, 32),
+        num_heads=(2, 4),
+        attention_dim=96,
+        mlp_dim=64,
+        steps=2,
+        slot_count=4,
     ),
 ):
     SPACES.add(_space.name, cast(Space, _space))

@@ -108,7 +108,7 @@ def train_network(
         loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
         environment = describe_environment(world.device) | {
             "processes": world.size,
-            "compiled": _compiled(how, world),
+            "compiled": _compiled(how, world, network),
         }
         if world.writes:
             enter_folder(folder, plan, environment, resume, allow_changed)
@@ -145,8 +145,9 @@ def measured_at_the_end(
     return {f"{split}_{name}": value for name, value in found.items()}
 
 
-def _compiled(how: Machine, world: World) -> bool:
-    return world.device.type == "cuda" if how.compiled is None else how.compiled
+def _compiled(how: Machine, world: World, network: nn.Module) -> bool:
+    usual = world.device.type == "cuda" and getattr(network, "few_shapes", True)
+    return usual if how.compiled is None else how.compiled
 
 
 def check_plan(plan: TrainingPlan, dataset: Dataset) -> None:
@@ -251,7 +252,7 @@ def make_trainer(
         "evaluate_every": how.evaluate_every,
         "progress": progress,
         "on_epoch": Curves(folder / "tensorboard") if how.tensorboard and world.writes else None,
-        "compiled": _compiled(how, world),
+        "compiled": _compiled(how, world, network),
     }
     if isinstance(network, Supernet):
         assert plan.subnets is not None

@@ -90,3 +90,34 @@ def test_networks_of_one_size_from_scratch(tmp_path: Path, experiments: Any, mon
     assert all(0 <= row["mean"] <= 100 and row["params"] < 55_000 for row in found["rows"])
     sizes = [row["params"] for row in found["rows"] if row["name"] != "snip"]
     assert max(sizes) <= 1.02 * min(sizes)
+
+
+def run_vitas(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
+    common = ["--data", "digits", "--space", "vitas-micro", "--image-size", "16", "--patch-sizes", "4", "8"]
+    common += ["--recipe", "quick", "--set", "epochs=1", "--retrain", "quick", "--set-retrain", "epochs=1"]
+    common += ["--population", "3", "--generations", "2", "--device", "cpu", "--commit", "none"]
+    monkeypatch.setattr("sys.argv", [name, *common, "--work", str(work), "--out", str(work / "results"), *options])
+    experiments(name).main()
+    return json.loads((work / "results" / f"{name}.json").read_text())
+
+
+def test_what_a_super_transformer_shares(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--baseline", "16", "2", "3", "--seeds", "1", "--scales", "1.25", "--rows", "0", "1", "2", "7"]
+    found = run_vitas(experiments, monkeypatch, "vitas_table2", tmp_path, *options)
+    rows = {row["row"]: row for row in found["rows"]}
+    assert set(rows) == {0, 1, 2, 7} and "inherited_top1" not in rows[0]
+    for row in rows.values():
+        assert all(0.9 * row["budget"] <= one["macs"] <= row["budget"] for one in row["runs"] if row["row"])
+        assert rows[0]["runs"][0]["macs"] <= row["budget"]
+    expected = rows[7]["runs"][0]["retrained_top1"] - rows[2]["runs"][0]["retrained_top1"]
+    assert rows[2]["retrained_top1_of_row_7_minus_this"] == {"mean": pytest.approx(expected), "deviation": None}
+    assert rows[1]["runs"][0]["settings"]["num_heads"] == [2, 2, 2]
+
+
+def test_strong_and_weak_augmentation(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_vitas(experiments, monkeypatch, "vitas_table3", tmp_path, "--budget", "150k", "--seeds", "1")
+    assert [row["row"] for row in found["rows"]] == [6, 0, 8]
+    strong, plain = found["rows"][1]["recipe"], found["rows"][2]["recipe"]
+    assert strong["augmentation"]["rand_augment"] and strong["drop_path"] == 0.1 and strong["mixup"] == 0.8
+    assert plain["augmentation"]["erase"] == plain["cutmix"] == plain["mixup"] == 0
+    assert found["rows"][1]["inherited_top1_minus_row_6"]["deviation"] is None

@@ -56,6 +56,8 @@ class Attention:
     hidden: int
     relative_distance: int = 0
     scale: Scale = "head"
+    layer_scale: bool = False
+    """Whether each branch is multiplied by a learned factor per channel (CaiT)."""
 
     def __post_init__(self) -> None:
         _check_attention(self)
@@ -65,6 +67,21 @@ class Attention:
     def relative_rows(self) -> int:
         """Rows of each relative table: -distance..distance, and one for pairs with the class token."""
         return 2 * self.relative_distance + 2 if self.relative_distance else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassAttention:
+    """CaiT's block: the class token alone attends, to itself and the patches, with LayerScale.
+
+    In a network that has such blocks, at its end, the class token does not enter the blocks before them.
+    """
+
+    heads: int
+    head_dim: int
+    hidden: int
+
+    def __post_init__(self) -> None:
+        _check_attention(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +113,7 @@ class Absent:
     """A slot without a block (ViTAS's identity): no parameters, no work."""
 
 
-def _check_attention(block: Attention | WindowAttention) -> None:
+def _check_attention(block: Attention | ClassAttention | WindowAttention) -> None:
     check_whole("heads", block.heads)
     check_whole("head_dim", block.head_dim)
     check_whole("hidden", block.hidden, most=LARGEST * 16)
@@ -126,9 +143,14 @@ class Merge:
     """Swin's patch merging: 2x2 neighbours side by side, norm, linear layer without bias."""
 
 
-Block: TypeAlias = Union[Attention, WindowAttention, Absent]
+Block: TypeAlias = Union[Attention, ClassAttention, WindowAttention, Absent]
 Entry: TypeAlias = Union[Patch, Pool, Merge]
-BLOCK_KINDS: dict[str, type[Any]] = {"attention": Attention, "window_attention": WindowAttention, "absent": Absent}
+BLOCK_KINDS: dict[str, type[Any]] = {
+    "attention": Attention,
+    "class_attention": ClassAttention,
+    "window_attention": WindowAttention,
+    "absent": Absent,
+}
 ENTRY_KINDS: dict[str, type[Any]] = {"patch": Patch, "pool": Pool, "merge": Merge}
 Position: TypeAlias = Literal["all", "patches", "none"]
 Readout: TypeAlias = Literal["mean", "class"]
@@ -163,8 +185,24 @@ class Architecture:
                 raise BadSettings("window attention has no place for a class token: `class_token` must be false")
             if not self.class_token and any(getattr(block, "relative_distance", 0) for block in stage.blocks):
                 raise BadSettings("relative position tables need `class_token` true, but got false")
+        if self.late_token:
+            self._check_late_token()
         for earlier, later in zip(self.stages, self.stages[1:], strict=False):
             check_follows(earlier.width, later, self.class_token)
+
+    @property
+    def late_token(self) -> bool:
+        """Whether the class token enters the network in class-attention blocks at its end."""
+        return any(ClassAttention in map(type, stage.blocks) for stage in self.stages)
+
+    def _check_late_token(self) -> None:
+        kinds = [type(block) for block in self.stages[0].blocks]
+        first = kinds.index(ClassAttention) if ClassAttention in kinds else 0
+        if len(self.stages) > 1 or set(kinds[first:]) != {ClassAttention} or self.position == "all":
+            rule = "class attention must end a network of one stage whose `position` is patches or none"
+            raise BadSettings(f"{rule}, but got {len(self.stages)} stages and {self.position!r}")
+        if self.readout != "class" or any(getattr(block, "relative_distance", 0) for block in self.stages[0].blocks):
+            raise BadSettings("class attention needs `readout` 'class' and no relative position")
 
     @property
     def depth(self) -> int:
@@ -273,8 +311,9 @@ def hidden_ratio(width: int, hidden: int) -> float:
 def _part_to_json(part: Block | Entry, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
     kind = next(name for name, cls in kinds.items() if cls is type(part))
     fields = dataclasses.asdict(part)
-    if fields.get("scale") == "head":
-        del fields["scale"]  # blueprints are older than this field, and keep their keys
+    for name, default in (("scale", "head"), ("layer_scale", False)):
+        if fields.get(name) == default:
+            del fields[name]  # blueprints are older than these fields, and keep their keys
     return {"kind": kind, **fields}
 
 
@@ -285,7 +324,7 @@ def _part_from_json(what: str, data: object, kinds: Mapping[str, type[Any]]) -> 
     known = dataclasses.fields(cls)
     needed = {field.name for field in known if field.default is dataclasses.MISSING}
     fields = _check_fields(what, {k: v for k, v in data.items() if k != "kind"}, {f.name for f in known}, needed)
-    for name in ("norm", "shifted"):
+    for name in ("norm", "shifted", "layer_scale"):
         _check_choice(fields, name, (True, False))
     _check_choice(fields, "scale", SCALES)
     return cls(**fields)

@@ -12,12 +12,16 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 from scipy.stats import chisquare
+from timm.models.cait import ClassAttn
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitsearch.architecture import Absent, Architecture, Attention, Settings
+from vitsearch.architecture import ClassAttention as ClassAttentionPlan
 from vitsearch.cost import IMAGENET, Cost, Geometry, Limits
 from vitsearch.errors import BadSettings, NothingFits, VitsearchError
-from vitsearch.models import build
+from vitsearch.models import build, layers
 from vitsearch.search.operators import crossover, mutate
 from vitsearch.spaces import SPACES, canonical, cost_of, decode, outside, sample, space_of
 from vitsearch.spaces.channelwise import Channelwise
@@ -233,3 +237,49 @@ def test_the_counter_of_the_public_code_ignores_the_class_token() -> None:
     for width, heads, expected in ((192, 3, 1_284_003_840), (384, 6, 4_648_906_752)):
         plan = VITAS.blueprint(16, width, [Attention(heads=heads, head_dim=64, hidden=4 * width)] * 12)  # type: ignore[attr-defined]
         assert VITAS.published_macs(plan, IMAGENET) == expected
+
+
+BLOCK = {"space": "vitas-block", "embed_dim": 77, "num_heads": 3, "attention_ratio": 0.1, "mlp_ratio": 0.1}
+
+
+@pytest.mark.parametrize("cait", [1, 2])
+def test_networks_as_cait_has_them(cait: int) -> None:
+    """Class attention and LayerScale: costs as built and counted, settings that come back, outside the space."""
+    geometry = Geometry(image_size=32, classes=4)
+    drawn = VITAS.draw(Random(1), 0.8)  # type: ignore[attr-defined]
+    for settings in (BLOCK | {"cait": cait}, drawn | {"patch_size": 8, "cait": cait}):
+        plan = decode(settings)
+        assert canonical(settings) == settings and plan.late_token
+        assert plan.depth == decode(settings | {"cait": 0}).depth + cait
+        assert Architecture.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+        assert f"`cait` is {cait}" in str(outside(settings))
+        network = build(plan, geometry, seed=0).set_fused_attention(False)
+        assert cost_of(plan, geometry).params == sum(parameter.numel() for parameter in network.parameters())
+        with FlopCounterMode(display=False) as counter:
+            outputs = network(torch.randn(1, 3, 32, 32))
+        assert counter.get_total_flops() // 2 == cost_of(plan, geometry).macs and outputs.shape == (1, 4)
+        ones = torch.ones(1, 3, 32, 32)
+        torch.testing.assert_close(network(ones), network.set_fused_attention(True)(ones))
+        gammas = [p for name, p in network.named_parameters() if name.endswith("gamma")]
+        assert len(gammas) == 2 * plan.depth and all(gamma.eq(0.1).all() for gamma in gammas)
+    with pytest.raises(BadSettings, match="`cait` must be 0 in a network without blocks"):
+        decode(drawn | {"num_heads": [0] * 16, "cait": 1})
+
+
+@torch.no_grad()
+def test_the_class_token_enters_with_class_attention() -> None:
+    """Patches are blind to it before, and change no more once it is there."""
+    network = build(BLOCK | {"cait": 2}, Geometry(image_size=32, classes=4), seed=0)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    first = network.forward_intermediates(images, norm=False, output_fmt="NLC", return_prefix_tokens=True)[1]
+    network.cls_token.add_(1.0)  # type: ignore[union-attr]
+    second = network.forward_intermediates(images, norm=False, output_fmt="NLC", return_prefix_tokens=True)[1]
+    assert len(first) == 14 and all(torch.equal(a, b) for (a, _), (b, _) in zip(first, second, strict=True))
+    assert all(torch.equal(patches, first[11][0]) for patches, _ in first[12:])
+    assert all(torch.equal(token, first[0][1]) for _, token in first[:12])
+    assert not torch.equal(first[12][1], first[11][1]) and not torch.equal(first[13][1], first[12][1])
+    narrow = layers.ClassAttention(77, ClassAttentionPlan(heads=7, head_dim=11, hidden=4))
+    by_timm = ClassAttn(77, num_heads=7, qkv_bias=True)
+    narrow.load_state_dict(by_timm.state_dict())
+    tokens = torch.randn(2, 5, 77, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(narrow(tokens), by_timm(tokens))

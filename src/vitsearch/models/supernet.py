@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitsearch.architecture import Absent, Architecture, Block, Stage, WindowAttention
+from vitsearch.architecture import Absent, Architecture, Attention, Block, Stage, WindowAttention
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, kept_paths
@@ -227,7 +227,9 @@ def _fits(block: Block, largest: Block) -> bool:
         assert isinstance(largest, WindowAttention)
         same = (block.window, block.shifted) == (largest.window, largest.shifted)
         return same and block.heads <= largest.heads
-    assert not isinstance(largest, WindowAttention)
-    if (block.relative_distance, block.scale) != (largest.relative_distance, largest.scale):
+    if not isinstance(block, Attention) or not isinstance(largest, Attention):
+        return False
+    alike = [(one.relative_distance, one.scale, one.layer_scale) for one in (block, largest)]
+    if alike[0] != alike[1]:
         return False
     return not block.relative_distance or block.head_dim <= largest.head_dim

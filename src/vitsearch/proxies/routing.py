@@ -13,7 +13,9 @@ def can_batch(architecture: Architecture) -> bool:
     """Whether every part of the blueprint is of a kind that goes through together."""
     return all(
         isinstance(stage.entry, (Patch, Pool))
-        and all(isinstance(block, Attention) and block.scale == "head" for block in stage.blocks)
+        and all(
+            isinstance(block, Attention) and block.scale == "head" and not block.layer_scale for block in stage.blocks
+        )
         for stage in architecture.stages
     )
 

@@ -77,10 +77,9 @@ class NSGA2:
         return ask_generation(domain, history, seed, count, self.population, self._breed, begin)
 
     def _begin(self, brood: Brood, random: Random) -> None:
+        check_identity(brood.domain.space, "option `identity` of strategy 'nsga2'")
         region, identity = brood.domain.region, self.identity
-        if not isinstance(region, SlottedRegion) or identity is None:
-            check_identity(brood.domain.space, "option `identity` of strategy 'nsga2'")
-            raise AssertionError("a space with empty slots has a region of them")
+        assert isinstance(region, SlottedRegion) and identity is not None
         brood.breed(self.population, self.tries, lambda: region.lean(random, identity))
 
     def _breed(self, brood: Brood, random: Random) -> None:

@@ -8,9 +8,8 @@ is the identity: the slot chooses nothing but which weights of a supernet the ot
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from random import Random
 from typing import Any, cast
@@ -22,6 +21,7 @@ from vitsearch.architecture import (
     Architecture,
     Attention,
     Block,
+    ClassAttention,
     Patch,
     Scale,
     Settings,
@@ -34,6 +34,9 @@ from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost, 
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.spaces.base import SPACES, Knob, Space
 from vitsearch.spaces.slotted import Frame, Member, Slots, SlottedRegion
+
+EXTRAS: dict[str, Any] = {"scale": "head", "cait": 0}
+"""Settings that no search changes, and what they are where they are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,38 +78,55 @@ class Ratioed(Space):
         found = [next((r for r in self.ratios if round(most * r) == width), width / most) for width, most in pairs]
         return found[0], found[1]
 
-    def blueprint(self, patch_size: int, width: int, blocks: Iterable[Block]) -> Architecture:
-        stage = Stage(entry=Patch(size=patch_size, stride=patch_size), width=width, blocks=tuple(blocks))
-        return Architecture(stages=(stage,), readout="class")
+    def blueprint(self, patch_size: int, width: int, blocks: Iterable[Block], cait: int = 0) -> Architecture:
+        """With `cait`, so many blocks of class attention after the last, as wide as it, and LayerScale."""
+        given = tuple(blocks)
+        if cait:
+            present = [block for block in given if isinstance(block, Attention)]
+            if not present:
+                raise BadSettings(f"`cait` must be 0 in a network without blocks, but got {cait}")
+            shape = {name: getattr(present[-1], name) for name in ("heads", "head_dim", "hidden")}
+            scaled = [replace(b, layer_scale=True) if isinstance(b, Attention) else b for b in given]
+            given = (*scaled, *[ClassAttention(**shape)] * cait)
+        stage = Stage(entry=Patch(size=patch_size, stride=patch_size), width=width, blocks=given)
+        return Architecture(stages=(stage,), readout="class", position="patches" if cait else "all")
 
     def largest_block(self) -> Attention:
         return self.block(max(self.num_heads), 1.0, 1.0)
 
     def read(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """As the base, and `scale`: which width the softmax's scale is taken from."""
+        """As the base, and what is not searched: `scale` of the softmax, and `cait`."""
         if not isinstance(settings, Mapping):
             raise BadSettings(f"an architecture must be a JSON object of settings, but got {brief(settings)}")
-        scale = settings.get("scale", "head")
+        scale, cait = settings.get("scale", "head"), settings.get("cait", 0)
         if not isinstance(scale, str) or scale not in SCALES:
             raise BadSettings(f"`scale` must be one of {', '.join(SCALES)}, but got {brief(scale)}")
-        values, fixed = super().read({name: value for name, value in settings.items() if name != "scale"})
-        return values | {"scale": scale}, fixed
+        values, fixed = super().read({name: value for name, value in settings.items() if name not in EXTRAS})
+        return values | {"scale": scale, "cait": check_whole("cait", cait, least=0, most=16)}, fixed
 
-    def check_blueprint(self, architecture: Architecture) -> tuple[Patch, int, list[Attention | None], Scale]:
-        """Patch, width and slots of a blueprint that settings can say, and the one scale of its blocks."""
+    def check_blueprint(self, architecture: Architecture) -> tuple[Patch, int, list[Attention | None], dict[str, Any]]:
+        """Patch, width and slots of a blueprint that settings can say, and what else they say of it."""
         stage, entry = architecture.stages[0], architecture.stages[0].entry
-        blocks = [block if isinstance(block, Attention) else None for block in stage.blocks]
-        scales = {block.scale for block in blocks if block is not None} or {"head"}
-        square = isinstance(entry, Patch) and entry.size == entry.stride and not entry.norm
-        plain = not any(block.relative_distance for block in blocks if block is not None)
-        known = all(isinstance(block, (Attention, Absent)) for block in stage.blocks)
-        if len(architecture.stages) != 1 or len(scales) != 1 or not (square and plain and known):
+        cait = sum(isinstance(block, ClassAttention) for block in stage.blocks)
+        slots = stage.blocks[: len(stage.blocks) - cait]
+        plain = [replace(b, layer_scale=False) if isinstance(b, Attention) and cait else b for b in slots]
+        scales = {block.scale for block in plain if isinstance(block, Attention)} or {"head"}
+        square = isinstance(entry, Patch) and self.blueprint(entry.size, stage.width, plain, cait) == architecture
+        known = all(isinstance(b, Absent) or (isinstance(b, Attention) and not b.relative_distance) for b in plain)
+        if len(scales) != 1 or not (square and known):
             raise BadSettings(f"{self.name} has one stage of plain attention blocks, and this blueprint is another")
-        return cast(Patch, entry), stage.width, blocks, scales.pop()
+        blocks = [block if isinstance(block, Attention) else None for block in plain]
+        return cast(Patch, entry), stage.width, blocks, {"scale": scales.pop(), "cait": cait}
 
     def settings(self, **values: Any) -> Settings:
-        scale = {"scale": values["scale"]} if values.get("scale", "head") != "head" else {}
-        return super().settings(**values) | scale
+        extras = {name: values[name] for name, usual in EXTRAS.items() if values.get(name, usual) != usual}
+        return super().settings(**values) | extras
+
+    def why_not_choices(self, spelled: Settings) -> str | None:
+        for name, usual in EXTRAS.items():
+            if spelled.get(name, usual) != usual:
+                return f"`{name}` is {spelled[name]}, and {self.name} has {usual}"
+        return super().why_not_choices({name: value for name, value in spelled.items() if name not in EXTRAS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +166,7 @@ class Channelwise(Ratioed):
         sizes = fixed.get("patch_sizes", list(self.patch_sizes))
         if not isinstance(sizes, list) or not sizes or len(set(map(str, sizes))) != len(sizes):
             raise BadSettings(f"`patch_sizes` must be a list of different numbers, but got {brief(sizes)}")
-        return dataclasses.replace(self, patch_sizes=tuple(check_whole("patch_size", size) for size in sizes))
+        return replace(self, patch_sizes=tuple(check_whole("patch_size", size) for size in sizes))
 
     def over(self, settings: Mapping[str, Any]) -> Space:
         return self.with_patch_size(settings["patch_size"])
@@ -198,7 +218,7 @@ class Channelwise(Ratioed):
             raise BadSettings(f"`num_heads`, `attention_ratio` and `mlp_ratio` {rule}, but got {found}")
         check_whole("slots", len(lists[0]), least=0, most=1024)
         blocks = [self._slot(h, a, m, values["scale"]) for h, a, m in zip(*lists, strict=True)]
-        return self.blueprint(size, width, blocks)
+        return self.blueprint(size, width, blocks, values["cait"])
 
     def _slot(self, heads: Any, attention_ratio: Any, mlp_ratio: Any, scale: Scale) -> Block:
         if check_whole("num_heads", heads, least=0):
@@ -209,7 +229,7 @@ class Channelwise(Ratioed):
         return ABSENT
 
     def encode(self, architecture: Architecture) -> Settings:
-        entry, width, blocks, scale = self.check_blueprint(architecture)
+        entry, width, blocks, extras = self.check_blueprint(architecture)
         ratios = [(None, None) if block is None else self.ratios_of(block) for block in blocks]
         return self.settings(
             patch_size=entry.size,
@@ -217,7 +237,7 @@ class Channelwise(Ratioed):
             num_heads=[0 if block is None else block.heads for block in blocks],
             attention_ratio=[attention for attention, _ in ratios],
             mlp_ratio=[mlp for _, mlp in ratios],
-            scale=scale,
+            **extras,
         )
 
     def why_not(self, settings: Mapping[str, Any]) -> str | None:
@@ -285,16 +305,17 @@ class Repeated(Ratioed):
         values, fixed = self.read(settings)
         heads = check_whole("num_heads", values["num_heads"])
         block = self.block(heads, values["attention_ratio"], values["mlp_ratio"], values["scale"])
-        return self.blueprint(fixed["patch_size"], check_whole("embed_dim", values["embed_dim"]), [block] * self.depth)
+        width = check_whole("embed_dim", values["embed_dim"])
+        return self.blueprint(fixed["patch_size"], width, [block] * self.depth, values["cait"])
 
     def encode(self, architecture: Architecture) -> Settings:
-        entry, width, blocks, scale = self.check_blueprint(architecture)
+        entry, width, blocks, extras = self.check_blueprint(architecture)
         block = blocks[0] if blocks else None
         if block is None or set(blocks) != {block} or len(blocks) != self.depth:
             raise BadSettings(f"{self.name} has one block {self.depth} times, and this blueprint is another")
         attention_ratio, mlp_ratio = self.ratios_of(block)
-        values = {"embed_dim": width, "num_heads": block.heads, "attention_ratio": attention_ratio, "scale": scale}
-        return self.settings(patch_size=entry.size, mlp_ratio=mlp_ratio, **values)
+        values = {"embed_dim": width, "num_heads": block.heads, "attention_ratio": attention_ratio}
+        return self.settings(patch_size=entry.size, mlp_ratio=mlp_ratio, **values, **extras)
 
     def envelope(self) -> Architecture:
         return self.blueprint(self.patch_size, max(self.embed_dim), [self.largest_block()] * self.depth)

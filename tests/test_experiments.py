@@ -121,3 +121,28 @@ def test_strong_and_weak_augmentation(tmp_path: Path, experiments: Any, monkeypa
     assert strong["augmentation"]["rand_augment"] and strong["drop_path"] == 0.1 and strong["mixup"] == 0.8
     assert plain["augmentation"]["erase"] == plain["cutmix"] == plain["mixup"] == 0
     assert found["rows"][1]["inherited_top1_minus_row_6"]["deviation"] is None
+
+
+def test_figures_of_vitas(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    space = SPACES["vitas-micro"].with_patch_size((4, 8))
+    plan = TrainingPlan(
+        space={"name": space.name, "fixed": space.fixed()},
+        subnets="identity",
+        geometry=Geometry(image_size=16, classes=10),
+        data="digits",
+        recipe=change(RECIPES["quick"], {"epochs": "1", "image_size": "16"}),
+    )
+    train_network(plan, tmp_path / "supernet", machine=Machine(device="cpu"))
+    network = {"space": "vitas-micro", "patch_size": 4, "embed_dim": 16, "num_heads": [0, 2, 0, 4]}
+    network |= {"attention_ratio": [None, 0.5, None, 1.0], "mlp_ratio": [None, 1.0, None, 0.5]}
+    (tmp_path / "network.json").write_text(json.dumps(network))
+    options = ["--networks", str(tmp_path / "network.json"), "--supernet", str(tmp_path / "supernet"), "--images", "2"]
+    options += ["--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["vitas_figures.py", *options])
+    experiments("vitas_figures").main()
+    found = json.loads((tmp_path / "vitas_figures.json").read_text())
+    assert found["figure3"] == [{"heads": [2, 4], "ratios": [0.5, 0.5, 1.0, 1.0, 0.5]}]
+    ((heads, apart),) = ((one["heads"], one["apart"]) for one in found["figure4"])
+    assert heads == [2, 4] and all(0 < distance < 1 for distance in apart)
+    assert all((tmp_path / f"vitas_figure{number}.svg").stat().st_size > 1000 for number in (3, 4))

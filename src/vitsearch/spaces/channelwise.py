@@ -66,7 +66,7 @@ class Ratioed(Space):
         return (self.patch_size,)
 
     def published_macs(self, architecture: Architecture, geometry: Geometry) -> int | None:
-        return vitas_counter_macs(architecture, geometry)
+        return None if architecture.late_token else vitas_counter_macs(architecture, geometry)
 
     def block(self, heads: int, attention_ratio: float, mlp_ratio: float, scale: Scale = "head") -> Attention:
         return _block(heads, attention_ratio, mlp_ratio, scale, self.attention_dim, self.mlp_dim)

@@ -368,8 +368,8 @@ def _from_settings(settings: Mapping[str, Any] | None = None, **options: Any) ->
 
 
 def _feature_count(settings: Mapping[str, Any] | None) -> int:
-    """The last three blocks, or fewer where there are fewer."""
-    return min(3, decode(settings).depth) if settings is not None else 3
+    """The last three blocks, absent ones too, or fewer where there are fewer."""
+    return min(3, sum(len(stage.blocks) for stage in decode(settings).stages)) if settings is not None else 3
 
 
 @register_model  # type: ignore[untyped-decorator]

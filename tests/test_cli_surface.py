@@ -27,9 +27,11 @@ SURFACE = {
     "--evaluate-every --from --image-size --json --out --parts --push-dir --recipe --resident --resume --save-every "
     "--seed --set --tensorboard --timm --workers arch",
     "recipes": "--json name",
+    "identity": "--batch-size --classes --device --image-size --json --max-macs --max-params --min-throughput "
+    "--patch-size --samples --seed space",
     "supernet train": "--allow-changed --batch-size --channels --data --device --distill --distill-kind --epochs "
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "
-    "--candidates --compile --subnets --workers space",
+    "--candidates --class-token --compile --share --subnets --widths --workers space",
     "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",

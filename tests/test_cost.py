@@ -67,8 +67,9 @@ def counted(architecture: Architecture, geometry: Geometry) -> Cost:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_parameters_equal_200_built_networks(space: str) -> None:
+    """Fewer of ViTAS's, whose blocks are all of one kind and whose spaces differ in widths alone."""
     random = Random(space)
-    for settings in sample(space, 200, seed=1):
+    for settings in sample(space, 20 if space.startswith("vitas") else 200, seed=1):
         geometry = Geometry(image_size=random.choice([32, 96, 224, 250]), classes=random.choice([2, 10, 1000]))
         with torch.device("meta"):
             network = build(settings, geometry)
@@ -78,14 +79,15 @@ def test_parameters_equal_200_built_networks(space: str) -> None:
 @pytest.mark.parametrize("space", SPACES)
 def test_macs_equal_what_torch_counts(space: str) -> None:
     random = Random(space)
-    for settings in sample(space, 12, seed=2):
+    for settings in sample(space, 3 if space.startswith("vitas-") else 12, seed=2):
         geometry = Geometry(
             image_size=random.choice([32, 61, 96, 224]),
             classes=random.choice([2, 1000]),
             channels=random.choice([1, 3]),
         )
         plan = SPACES[space].with_patch_size(random.choice([4, 7, 16])) if geometry.image_size < 100 else SPACES[space]
-        blueprint = plan.decode(settings | plan.fixed())
+        own = {"patch_size": plan.fixed()["patch_sizes"][0]} if "patch_sizes" in plan.fixed() else plan.fixed()
+        blueprint = plan.decode(settings | own)
         assert architecture_cost(blueprint, geometry) == counted(blueprint, geometry), (settings, geometry)
 
 

@@ -27,6 +27,7 @@ PAGES = [
     "docs/prenas.md",
     "docs/report.md",
     "docs/export.md",
+    "docs/vitas.md",
 ]
 TABLES = [
     "benchmarks/render.py",

@@ -116,3 +116,59 @@ def test_the_supernet_experiment_goes_on_where_it_stopped(
     assert found["reading"]["seed_spread"] == pytest.approx((sum(deviations) / len(names)) ** 0.5)
     assert found["reading"]["winner"]["difference"] == pytest.approx(means["winner"] - means["random-0"])
     assert not found["reading"]["trained_enough"]
+
+
+def run_vitas(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
+    common = ["--data", "digits", "--space", "vitas-micro", "--image-size", "16", "--patch-sizes", "4", "8"]
+    common += ["--recipe", "quick", "--set", "epochs=1", "--retrain", "quick", "--set-retrain", "epochs=1"]
+    common += ["--population", "3", "--generations", "2", "--device", "cpu", "--commit", "none"]
+    monkeypatch.setattr("sys.argv", [name, *common, "--work", str(work), "--out", str(work / "results"), *options])
+    experiments(name).main()
+    return json.loads((work / "results" / f"{name}.json").read_text())
+
+
+def test_what_a_super_transformer_shares(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--baseline", "16", "2", "3", "--seeds", "1", "--scales", "1.25", "--rows", "0", "1", "2", "7"]
+    found = run_vitas(experiments, monkeypatch, "vitas_table2", tmp_path, *options)
+    rows = {row["row"]: row for row in found["rows"]}
+    assert set(rows) == {0, 1, 2, 7} and "inherited_top1" not in rows[0]
+    for row in rows.values():
+        assert all(0.9 * row["budget"] <= one["macs"] <= row["budget"] for one in row["runs"] if row["row"])
+        assert rows[0]["runs"][0]["macs"] <= row["budget"]
+    expected = rows[7]["runs"][0]["retrained_top1"] - rows[2]["runs"][0]["retrained_top1"]
+    assert rows[2]["retrained_top1_of_row_7_minus_this"] == {"mean": pytest.approx(expected), "deviation": None}
+    assert rows[1]["runs"][0]["settings"]["num_heads"] == [2, 2, 2]
+
+
+def test_strong_and_weak_augmentation(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_vitas(experiments, monkeypatch, "vitas_table3", tmp_path, "--budget", "150k", "--seeds", "1")
+    assert [row["row"] for row in found["rows"]] == [6, 0, 8]
+    strong, plain = found["rows"][1]["recipe"], found["rows"][2]["recipe"]
+    assert strong["augmentation"]["rand_augment"] and strong["drop_path"] == 0.1 and strong["mixup"] == 0.8
+    assert plain["augmentation"]["erase"] == plain["cutmix"] == plain["mixup"] == 0
+    assert found["rows"][1]["inherited_top1_minus_row_6"]["deviation"] is None
+
+
+def test_figures_of_vitas(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    space = SPACES["vitas-micro"].with_patch_size((4, 8))
+    plan = TrainingPlan(
+        space={"name": space.name, "fixed": space.fixed()},
+        subnets="identity",
+        geometry=Geometry(image_size=16, classes=10),
+        data="digits",
+        recipe=change(RECIPES["quick"], {"epochs": "1", "image_size": "16"}),
+    )
+    train_network(plan, tmp_path / "supernet", machine=Machine(device="cpu"))
+    network = {"space": "vitas-micro", "patch_size": 4, "embed_dim": 16, "num_heads": [0, 2, 0, 4]}
+    network |= {"attention_ratio": [None, 0.5, None, 1.0], "mlp_ratio": [None, 1.0, None, 0.5]}
+    (tmp_path / "network.json").write_text(json.dumps(network))
+    options = ["--networks", str(tmp_path / "network.json"), "--supernet", str(tmp_path / "supernet"), "--images", "2"]
+    options += ["--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["vitas_figures.py", *options])
+    experiments("vitas_figures").main()
+    found = json.loads((tmp_path / "vitas_figures.json").read_text())
+    assert found["figure3"] == [{"heads": [2, 4], "ratios": [0.5, 0.5, 1.0, 1.0, 0.5]}]
+    ((heads, apart),) = ((one["heads"], one["apart"]) for one in found["figure4"])
+    assert heads == [2, 4] and all(0 < distance < 1 for distance in apart)
+    assert all((tmp_path / f"vitas_figure{number}.svg").stat().st_size > 1000 for number in (3, 4))

@@ -26,6 +26,7 @@ ORDER = [
     "export",
     "latency",
     "predictor",
+    "throughput",
     "evaluate",
     "benchmark",
     "correlation",
@@ -46,6 +47,7 @@ ORDER = [
     "report_command",
     "export_command",
     "discover_command",
+    "identity_command",
     "cli",
     "__main__",
 ]
@@ -67,6 +69,7 @@ TORCH_FREE = (
     "report_command",
     "serve",
     "export_command",
+    "identity_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

@@ -19,6 +19,8 @@ from vitsearch.errors import BadSettings
 
 Settings: TypeAlias = dict[str, Any]  # a point in a space, as users read and write it in JSON
 
+Scale: TypeAlias = Literal["head", "embed"]
+SCALES: tuple[Scale, ...] = ("head", "embed")
 LARGEST = 1 << 16  # no width, window or grid beyond this: a typing error, not a network
 
 
@@ -45,13 +47,17 @@ class Attention:
     """Pre-norm block over all tokens: x + attention(norm(x)), then x + mlp(norm(x)).
 
     The query, key and value width is `heads * head_dim`, independent of the stage's width. `relative_distance` > 0
-    adds AutoFormer's relative position tables on keys and values, clipped at that distance.
+    adds AutoFormer's relative position tables on keys and values, clipped at that distance. The softmax sees products
+    times (width of a head)^-0.5; `scale` 'embed' takes (stage's width // heads)^-0.5, as ViTAS's released networks do.
     """
 
     heads: int
     head_dim: int
     hidden: int
     relative_distance: int = 0
+    scale: Scale = "head"
+    layer_scale: bool = False
+    """Whether each branch is multiplied by a learned factor per channel (CaiT)."""
 
     def __post_init__(self) -> None:
         _check_attention(self)
@@ -61,6 +67,21 @@ class Attention:
     def relative_rows(self) -> int:
         """Rows of each relative table: -distance..distance, and one for pairs with the class token."""
         return 2 * self.relative_distance + 2 if self.relative_distance else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassAttention:
+    """CaiT's block: the class token alone attends, to itself and the patches, with LayerScale.
+
+    In a network that has such blocks, at its end, the class token does not enter the blocks before them.
+    """
+
+    heads: int
+    head_dim: int
+    hidden: int
+
+    def __post_init__(self) -> None:
+        _check_attention(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +113,7 @@ class Absent:
     """A slot without a block (ViTAS's identity): no parameters, no work."""
 
 
-def _check_attention(block: Attention | WindowAttention) -> None:
+def _check_attention(block: Attention | ClassAttention | WindowAttention) -> None:
     check_whole("heads", block.heads)
     check_whole("head_dim", block.head_dim)
     check_whole("hidden", block.hidden, most=LARGEST * 16)
@@ -122,9 +143,14 @@ class Merge:
     """Swin's patch merging: 2x2 neighbours side by side, norm, linear layer without bias."""
 
 
-Block: TypeAlias = Union[Attention, WindowAttention, Absent]
+Block: TypeAlias = Union[Attention, ClassAttention, WindowAttention, Absent]
 Entry: TypeAlias = Union[Patch, Pool, Merge]
-BLOCK_KINDS: dict[str, type[Any]] = {"attention": Attention, "window_attention": WindowAttention, "absent": Absent}
+BLOCK_KINDS: dict[str, type[Any]] = {
+    "attention": Attention,
+    "class_attention": ClassAttention,
+    "window_attention": WindowAttention,
+    "absent": Absent,
+}
 ENTRY_KINDS: dict[str, type[Any]] = {"patch": Patch, "pool": Pool, "merge": Merge}
 Position: TypeAlias = Literal["all", "patches", "none"]
 Readout: TypeAlias = Literal["mean", "class"]
@@ -159,8 +185,24 @@ class Architecture:
                 raise BadSettings("window attention has no place for a class token: `class_token` must be false")
             if not self.class_token and any(getattr(block, "relative_distance", 0) for block in stage.blocks):
                 raise BadSettings("relative position tables need `class_token` true, but got false")
+        if self.late_token:
+            self._check_late_token()
         for earlier, later in zip(self.stages, self.stages[1:], strict=False):
             check_follows(earlier.width, later, self.class_token)
+
+    @property
+    def late_token(self) -> bool:
+        """Whether the class token enters the network in class-attention blocks at its end."""
+        return any(ClassAttention in map(type, stage.blocks) for stage in self.stages)
+
+    def _check_late_token(self) -> None:
+        kinds = [type(block) for block in self.stages[0].blocks]
+        first = kinds.index(ClassAttention) if ClassAttention in kinds else 0
+        if len(self.stages) > 1 or set(kinds[first:]) != {ClassAttention} or self.position == "all":
+            rule = "class attention must end a network of one stage whose `position` is patches or none"
+            raise BadSettings(f"{rule}, but got {len(self.stages)} stages and {self.position!r}")
+        if self.readout != "class" or any(getattr(block, "relative_distance", 0) for block in self.stages[0].blocks):
+            raise BadSettings("class attention needs `readout` 'class' and no relative position")
 
     @property
     def depth(self) -> int:
@@ -175,6 +217,16 @@ class Architecture:
         if total == 0:
             return float(self.stages[-1].width)
         return sum(stage.width * weight for stage, weight in zip(self.stages, weights, strict=True)) / total
+
+    def present(self) -> Architecture:
+        """Without the slots that have no block: the same function of its weights."""
+        if self.depth == sum(len(stage.blocks) for stage in self.stages):
+            return self
+        stages = (
+            dataclasses.replace(s, blocks=tuple(block for block in s.blocks if not isinstance(block, Absent)))
+            for s in self.stages
+        )
+        return dataclasses.replace(self, stages=tuple(stages))
 
     def sides(self, image_size: int) -> list[int]:
         """Side of the (square) token map in each stage."""
@@ -238,9 +290,9 @@ def check_follows(width: int, stage: Stage, class_token: bool) -> None:
 
 
 @cache
-def attention(heads: int, head_dim: int, hidden: int, relative_distance: int = 0) -> Attention:
+def attention(heads: int, head_dim: int, hidden: int, relative_distance: int = 0, scale: Scale = "head") -> Attention:
     """`Attention`, made once per distinct value: spaces use the same few blocks over and over."""
-    return Attention(heads=heads, head_dim=head_dim, hidden=hidden, relative_distance=relative_distance)
+    return Attention(heads=heads, head_dim=head_dim, hidden=hidden, relative_distance=relative_distance, scale=scale)
 
 
 def hidden_width(width: int, ratio: float) -> int:
@@ -258,7 +310,11 @@ def hidden_ratio(width: int, hidden: int) -> float:
 
 def _part_to_json(part: Block | Entry, kinds: Mapping[str, type[Any]]) -> dict[str, Any]:
     kind = next(name for name, cls in kinds.items() if cls is type(part))
-    return {"kind": kind, **dataclasses.asdict(part)}
+    fields = dataclasses.asdict(part)
+    for name, default in (("scale", "head"), ("layer_scale", False)):
+        if fields.get(name) == default:
+            del fields[name]  # blueprints are older than these fields, and keep their keys
+    return {"kind": kind, **fields}
 
 
 def _part_from_json(what: str, data: object, kinds: Mapping[str, type[Any]]) -> Any:
@@ -268,8 +324,9 @@ def _part_from_json(what: str, data: object, kinds: Mapping[str, type[Any]]) -> 
     known = dataclasses.fields(cls)
     needed = {field.name for field in known if field.default is dataclasses.MISSING}
     fields = _check_fields(what, {k: v for k, v in data.items() if k != "kind"}, {f.name for f in known}, needed)
-    for name in ("norm", "shifted"):
+    for name in ("norm", "shifted", "layer_scale"):
         _check_choice(fields, name, (True, False))
+    _check_choice(fields, "scale", SCALES)
     return cls(**fields)
 
 

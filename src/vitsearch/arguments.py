@@ -14,6 +14,7 @@ from vitsearch.architecture import Settings, brief
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.records import parse_json
+from vitsearch.spaces import patches_of
 from vitsearch.spaces.base import Understood, understand
 
 log = logging.getLogger("vitsearch")
@@ -160,7 +161,7 @@ def choose_geometry(base: Geometry, image_size: int | None, classes: int | None)
     )
 
 
-def objective_input(objective: str, patch_size: int | None) -> tuple[Geometry, int | None]:
+def objective_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
     """Image size, classes and patches of the supernet or predictor that is an objective, where one is."""
     for name in objective.split(","):
         kind, _, file = name.removeprefix("min:").removeprefix("max:").partition(":")
@@ -169,12 +170,12 @@ def objective_input(objective: str, patch_size: int | None) -> tuple[Geometry, i
 
             plan, _ = read_plan(Path(file))
             fixed = plan.space["fixed"] if plan.space else {}
-            return plan.geometry, patch_size if patch_size is not None else fixed.get("patch_size")
+            return plan.geometry, patch_size if patch_size is not None else patches_of(fixed)
         if kind == "predictor":
             from vitsearch.predictor import read_predictor
 
             found = read_predictor(file)
-            return found.geometry, patch_size if patch_size is not None else found.space.patch_size
+            return found.geometry, patch_size if patch_size is not None else patches_of(found.space.fixed())
     return IMAGENET, patch_size
 
 

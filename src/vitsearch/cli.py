@@ -31,6 +31,7 @@ from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.discover_command import discover
 from vitsearch.errors import VitsearchError
 from vitsearch.export_command import export
+from vitsearch.identity_command import identity
 from vitsearch.options import (
     NUMBER,
     ArchArguments,
@@ -54,7 +55,7 @@ from vitsearch.options import (
 from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.report_command import report, serve
 from vitsearch.search_command import search
-from vitsearch.spaces import SPACES, Space, cost_of
+from vitsearch.spaces import SPACES, Space, cost_of, space_of
 from vitsearch.spaces import sample as draw_sample
 from vitsearch.specialize_command import specialize
 from vitsearch.supernet_command import supernet
@@ -193,7 +194,9 @@ def cost(
     for item in given:
         geometry = choose_geometry(item.geometry, image_size, classes)
         params, macs = cost_of(item.understood.architecture, geometry)
-        rows.append({"params": params, "macs": macs, "image_size": geometry.image_size, "classes": geometry.classes})
+        row = {"params": params, "macs": macs, "image_size": geometry.image_size, "classes": geometry.classes}
+        published = space_of(item.settings).published_macs(item.understood.architecture, geometry)
+        rows.append(row if published is None else row | {"macs_published_counter": published})
     if as_json:
         return emit(rows[0] if single else rows)
     table = Table("architecture", "parameters", "MACs")
@@ -269,7 +272,7 @@ def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> 
 app.command("search", epilog=GLOBAL_HELP)(search)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
-for command in (discover, train, export, recipes, specialize, report, serve):
+for command in (discover, train, export, recipes, identity, specialize, report, serve):
     app.command(command.__name__, epilog=GLOBAL_HELP)(command)
 
 

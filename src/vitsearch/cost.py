@@ -15,6 +15,7 @@ from vitsearch.architecture import (
     Architecture,
     Attention,
     Block,
+    ClassAttention,
     Entry,
     Merge,
     Patch,
@@ -62,10 +63,18 @@ def attention_cost(block: Attention, width: int, side: int, extra_tokens: int) -
     inner = block.heads * block.head_dim
     params, macs = _linears_cost(width, inner, block.hidden, tokens, tokens)
     products = 4 if block.relative_distance else 2  # q k^T and a v, each once more with the relative vectors
+    params += 2 * width * block.layer_scale
     return Cost(
         params + 4 * block.relative_rows * block.head_dim,  # vertical and horizontal, for keys and for values
         macs + products * tokens * tokens * inner,
     )
+
+
+def class_attention_cost(block: ClassAttention, width: int, side: int, extra_tokens: int) -> Cost:
+    tokens, inner = side * side + 1, block.heads * block.head_dim
+    params, macs = _linears_cost(width, inner, block.hidden, 1, 1)  # as if the class token were alone
+    more = (tokens - 1) * 2 * width * inner + 2 * tokens * inner  # keys and values of the patches; one row of attention
+    return Cost(params + 2 * width, macs + more)
 
 
 def window_attention_cost(block: WindowAttention, width: int, side: int, extra_tokens: int) -> Cost:
@@ -104,6 +113,7 @@ def merge_cost(entry: Merge, before: int, width: int, side: int, extra_tokens: i
 
 BLOCK_COSTS: dict[type[Any], BlockCost] = {
     Attention: attention_cost,
+    ClassAttention: class_attention_cost,
     WindowAttention: window_attention_cost,
     Absent: absent_cost,
 }
@@ -126,9 +136,9 @@ def architecture_cost(architecture: Architecture, geometry: Geometry = IMAGENET)
     extra_tokens = int(architecture.class_token)
     params, macs = fixed_cost(architecture, geometry, sides, extra_tokens)
     for stage, side in zip(architecture.stages, sides, strict=True):
-        width = stage.width
+        width, seen = stage.width, 0 if architecture.late_token else extra_tokens
         for block in stage.blocks:
-            block_params, block_macs = block_cost(block, width, side, extra_tokens)
+            block_params, block_macs = block_cost(block, width, side, seen)
             params += block_params
             macs += block_macs
     return Cost(params, macs)
@@ -149,6 +159,15 @@ def fixed_cost(architecture: Architecture, geometry: Geometry, sides: list[int],
         macs += entry_macs
         before = stage.width
     return Cost(params, macs)
+
+
+def vitas_counter_macs(architecture: Architecture, geometry: Geometry = IMAGENET) -> int:
+    """What ViTAS's public counter gives: no class token anywhere, and the classifier once for every patch."""
+    (stage,), (side,) = architecture.stages, architecture.sides(geometry.image_size)
+    patches, entry = side * side, stage.entry
+    macs = entry_cost(entry, geometry.channels, stage.width, side, 0).macs
+    macs += sum(block_cost(block, stage.width, side, 0).macs for block in stage.blocks)
+    return macs + patches * stage.width * geometry.classes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,15 +29,14 @@ from vitsearch.proxies.diversity import nuclear_norms
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import Space, canonical, decode, space_over
+from vitsearch.throughput import Stopwatch
 from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
-from vitsearch.training.subnet import Subnet
-from vitsearch.training.supernet import read_supernet
-from vitsearch.training.trainer import evaluate
+from vitsearch.training.supernet import accuracy, read_supernet
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
-SUPERNET, PREDICTOR = "supernet:", "predictor:"
+SUPERNET, PREDICTOR, THROUGHPUT = "supernet:", "predictor:", "throughput"
 CPU_ROOM, CPU_MOST = 1 << 30, 4
 """On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
@@ -114,7 +113,7 @@ class ProxyEvaluator:
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""
-        plans = [decode(settings) for settings in architectures]
+        plans = [decode(settings).present() for settings in architectures]
         names = [text for text in self.proxies if goes_batched(text, self.batch_size)]
         able = {number: plan for number, plan in enumerate(plans) if names and can_batch(plan)}
         known: dict[int, Known] = {}
@@ -192,7 +191,7 @@ class ProxyEvaluator:
 
     def one(self, settings: Settings, known: Known | None = None) -> Score:
         """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""
-        plan = decode(settings)
+        plan = decode(settings).present()
         subject = Subject(
             name=f"{settings['space']} {plan.key()}",
             network=lambda: self.bank(settings, plan).network(plan, self.geometry),
@@ -234,7 +233,7 @@ class SupernetEvaluator:
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.plan, self.supernet = read_supernet(folder)
         self.supernet.to(self.device)
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.supernet.few_shapes:
             self.supernet.compile()
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)
@@ -256,8 +255,8 @@ class SupernetEvaluator:
         scores: dict[str, float] = {}
         errors: dict[str, str] = {}
         try:
-            network = Subnet(self.supernet, decode(settings))
-            scores[self.name] = evaluate(network, self.batches, self.world, self.plan.recipe.precision)["top1"]
+            measured = accuracy(self.supernet, decode(settings), self.batches, self.world, self.plan.recipe.precision)
+            scores[self.name] = measured["top1"]
         except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
             errors[self.name] = describe_failure(error)
         return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
@@ -281,8 +280,28 @@ class PredictorEvaluator:
         return Score(arch=settings, scores=scores, errors={}, seconds=time.perf_counter() - start)
 
 
+class ThroughputEvaluator:
+    """Images per second on this machine, at the batch size that ViTAS measures with."""
+
+    def __init__(self, geometry: Geometry, device: torch.device) -> None:
+        self.watch = Stopwatch(geometry=geometry, device=device)
+
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        return [self.one(settings) for settings in architectures]
+
+    def one(self, settings: Settings) -> Score:
+        start = time.perf_counter()
+        scores: dict[str, float] = {}
+        errors: dict[str, str] = {}
+        try:
+            scores[THROUGHPUT] = self.watch(settings)
+        except Exception as error:  # as above: its reason, and on with the next
+            errors[THROUGHPUT] = describe_failure(error)
+        return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+
+
 class Evaluator:
-    """Several measurements of each network, by the names users give them: proxies, supernets, predictors."""
+    """Several measurements of each network, by the names users give them: proxies, supernets, predictors, speed."""
 
     def __init__(self, names: Sequence[str], *, device: torch.device, **options: Any) -> None:
         self.supernets = [
@@ -291,8 +310,10 @@ class Evaluator:
         self.predictors = [
             PredictorEvaluator(name.removeprefix(PREDICTOR)) for name in names if name.startswith(PREDICTOR)
         ]
-        of_proxies = [name for name in names if not name.startswith((SUPERNET, PREDICTOR))]
+        others = (SUPERNET, PREDICTOR)
+        of_proxies = [name for name in names if not name.startswith(others) and name != THROUGHPUT]
         self.proxies = ProxyEvaluator(of_proxies, device=device, **options)
+        self.speeds = [ThroughputEvaluator(self.proxies.geometry, device)] if THROUGHPUT in names else []
 
     @property
     def at_once(self) -> int | None:
@@ -307,6 +328,7 @@ class Evaluator:
             self.proxies,
             *self.supernets,
             *self.predictors,
+            *self.speeds,
         ]
         found = [evaluator(architectures) for evaluator in evaluators]
         return [_together(scores) for scores in zip(*found, strict=True)]

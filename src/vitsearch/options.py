@@ -19,6 +19,14 @@ def whole(text: str | int) -> int:
         raise typer.BadParameter(f"must be a whole number, but got {brief(text)}") from None
 
 
+class Patches(tuple[int, ...]):
+    """Patch sizes: one, or those that are searched."""
+
+
+def patches(text: str) -> Patches:
+    return Patches(whole(part) for part in text.split(","))
+
+
 NUMBER: dict[str, Any] = {"parser": whole, "metavar": "N"}
 
 
@@ -48,7 +56,10 @@ ClassesOption = Annotated[
     int | None, typer.Option("--classes", **NUMBER, help="Number of classes [1000, the data's or study's].")
 ]
 PatchOption = Annotated[
-    int | None, typer.Option("--patch-size", **NUMBER, help="Patch size in place of the space's own.")
+    Patches | None,
+    typer.Option(
+        "--patch-size", parser=patches, metavar="N", help="In place of the space's own; 2,4,8 where sizes are searched."
+    ),
 ]
 MinParams = Annotated[str | None, typer.Option("--min-params", help="Such as 5M.")]
 MaxParams = Annotated[str | None, typer.Option("--max-params", help="Such as 6M.")]

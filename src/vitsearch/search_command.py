@@ -35,7 +35,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES
+from vitsearch.spaces import SPACES, patches_of
 from vitsearch.terminal import emit, progress_bar, show, summary
 
 log = logging.getLogger("vitsearch")
@@ -148,7 +148,7 @@ def refuse(strategy: str, given: dict[str, Any]) -> None:
 def choose(
     space: str,
     given: dict[str, Any],
-    sizes: dict[str, int | None],
+    sizes: dict[str, Any],
     data: str | None,
     weights: str | None,
     shared: dict[str, Any],
@@ -187,13 +187,13 @@ def choose(
     report_choice(result, as_json)
 
 
-def input_of(folder: str, patch_size: int | None) -> tuple[Geometry, int | None, str]:
+def input_of(folder: str, patch_size: Any) -> tuple[Geometry, Any, str]:
     """Image size and classes, patches, and data of a trained supernet."""
     from vitsearch.training.plan import read_plan
 
     plan, _ = read_plan(Path(folder))
     fixed = plan.space["fixed"] if plan.space else {}
-    return plan.geometry, patch_size if patch_size is not None else fixed.get("patch_size"), plan.data
+    return plan.geometry, patch_size if patch_size is not None else patches_of(fixed), plan.data
 
 
 def report_search(result: Any, as_json: bool) -> None:

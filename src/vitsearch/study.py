@@ -21,7 +21,7 @@ from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import PREDICTOR, SUPERNET, Evaluator, Score
+from vitsearch.evaluate import PREDICTOR, SUPERNET, THROUGHPUT, Evaluator, Score
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
@@ -37,7 +37,8 @@ def parse_objective(text: str) -> Objective:
     """`dss`, or `min:params` to overrule the direction that the proxy declares."""
     prefix, _, rest = text.partition(":")
     direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
-    natural = "max" if name.startswith((SUPERNET, PREDICTOR)) else parse_proxy(name)[0].direction
+    measured = name.startswith((SUPERNET, PREDICTOR)) or name == THROUGHPUT
+    natural = "max" if measured else parse_proxy(name)[0].direction
     return Objective(name=name, direction=direction or natural)
 
 
@@ -46,7 +47,7 @@ class Plan:
     """What a search is, apart from how far it goes and the machine it runs on."""
 
     space: str
-    fixed: dict[str, int]
+    fixed: dict[str, Any]
     """Parts of the space that are not searched, such as the patch size."""
     strategy: str
     objectives: tuple[Objective, ...]
@@ -65,13 +66,13 @@ class Plan:
         if not isinstance(self.fixed, dict):
             raise VitsearchError(f"`fixed` must be an object, but got {brief(self.fixed)}")
         for name, value in self.fixed.items():
-            check_whole(name, value)
+            for one in value if isinstance(value, list) else [value]:
+                check_whole(name, one)
         check_whole("batch_size", self.batch_size)
         check_seed(self.seed)
 
     def domain(self) -> Domain:
-        fixed: dict[str, Any] = self.fixed
-        space = dataclasses.replace(SPACES[self.space], **fixed)
+        space = SPACES[self.space].with_fixed(self.fixed)
         return Domain(space=space, limits=self.limits, geometry=self.geometry, objectives=self.objectives)
 
     def to_json(self) -> dict[str, Any]:
@@ -204,7 +205,7 @@ def run_search(
     seed: int = 0,
     data: str = "noise",
     batch_size: int = 8,
-    patch_size: int | None = None,
+    patch_size: int | Sequence[int] | None = None,
     weights: str = "fresh",
     memory: int | None = None,
     device: str = "auto",

@@ -62,11 +62,22 @@ def supernet_train(
         str | None,
         typer.Option(
             "--subnets",
-            help="Which networks a step trains: uniform, sandwich; with candidates also balanced, chosen, resampled, "
-            "redundant [uniform; with candidates balanced].",
+            help="Which networks a step trains: uniform, sandwich, identity:probability=P; with candidates also "
+            "balanced, chosen, resampled, redundant [uniform; with candidates balanced].",
         ),
     ] = None,
     candidates: CandidatesOption = None,
+    share: Annotated[
+        str | None,
+        typer.Option("--share", help="vitas: what networks with other head counts share, v, qkv, qk or none [v]."),
+    ] = None,
+    class_token: Annotated[
+        str | None, typer.Option("--class-token", help="vitas: private for each patch size, or shared [private].")
+    ] = None,
+    widths: Annotated[
+        str | None,
+        typer.Option("--widths", help="prefix, or two-sided: from the first and the last channels [prefix]."),
+    ] = None,
     epochs: EpochsOption = None,
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
@@ -89,6 +100,7 @@ def supernet_train(
     """Train the weights that all networks of a space share; the test part stays shut."""
     found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
     from vitsearch.data import open_training_data
+    from vitsearch.models.super_transformer import sharing_of
     from vitsearch.training.distill import distillation
     from vitsearch.training.plan import TrainingPlan
     from vitsearch.training.preferred import scheme_of
@@ -103,6 +115,7 @@ def supernet_train(
         space={"name": found.name, "fixed": found.fixed()},
         subnets=subnets,
         candidates=chosen_before,
+        sharing=sharing_of(found, share=share, class_token=class_token, widths=widths),
         geometry=Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels),
         data=data,
         recipe=chosen,

@@ -85,7 +85,7 @@ def check_equal(supernet: Supernet, networks: list[Architecture], geometry: Geom
         torch.testing.assert_close(supernet.extract(architecture)(x), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", [name for name in SPACES if not name.startswith("vitas")])
 def test_a_call_equals_the_extracted_network(name: str) -> None:
     space = narrow(name)
     count = 100 if name == "autoformer-micro" else 6

@@ -38,7 +38,7 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("weights", ["fresh", "shared"])
-@pytest.mark.parametrize("space", [name for name in SPACES if "base" not in name])
+@pytest.mark.parametrize("space", [n for n in SPACES if "base" not in n and (n[:5] != "vitas" or n == "vitas-micro")])
 def test_batched_scores_equal_one_at_a_time(space: str, weights: str) -> None:
     """Every batched proxy, networks of several widths, depths and blocks in one batch."""
     networks = sample(space, 2, seed=2)

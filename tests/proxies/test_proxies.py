@@ -21,7 +21,7 @@ from vitsearch.models import VisionNetwork, build
 from vitsearch.proxies import PROXIES, Subject, parse_proxy, proxy
 from vitsearch.proxies.base import linear_roles
 from vitsearch.proxies.diversity import nuclear_norms
-from vitsearch.spaces import SPACES, cost_of, sample
+from vitsearch.spaces import SPACES, cost_of, decode, sample
 
 GEOMETRY = Geometry(image_size=32, classes=10)
 
@@ -62,10 +62,21 @@ def slow_loss_gradients(settings: dict[str, Any], geometry: Geometry, seed: int,
 
 @pytest.mark.parametrize("space", SPACES)
 def test_dss_equals_the_equations(space: str) -> None:
-    settings = SPACES[space].region().smallest()
+    region = SPACES[space].region()
+    with_blocks = (region[number] for number in range(region.size) if decode(region[number]).depth)
+    settings = region.smallest() if decode(region.smallest()).depth else next(with_blocks)
     (ours,) = score(settings, "dss,dss-signed", geometry=GEOMETRY, seed=3, device="cpu")
     assert ours.scores["dss"] == pytest.approx(slow_dss(settings, GEOMETRY, 3), rel=1e-4)
     assert ours.scores["dss-signed"] == pytest.approx(slow_dss(settings, GEOMETRY, 3, signed=True), rel=1e-4)
+
+
+def test_a_network_without_blocks_is_scored_where_that_means_something() -> None:
+    """Alone, and beside one that goes through in a batch."""
+    empty, other = SPACES["vitas-micro"].region().smallest(), sample("vitas-micro", 1, seed=0)[0]
+    for networks in ([empty], [empty, other]):
+        found = score(networks, "dss,snip", geometry=GEOMETRY, device="cpu")
+        assert set(found[0].scores) == {"snip"} and "not defined" in found[0].errors["dss"]
+    assert set(found[1].scores) == {"dss", "snip"}
 
 
 def test_dss_at_full_size() -> None:

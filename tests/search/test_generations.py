@@ -299,7 +299,7 @@ def test_nsga2_finds_a_better_front_than_chance(imagine: Imagine) -> None:
         ),
         ("evolution:population", UnknownName, "has no option 'population'"),
         ("random:population=3", UnknownName, "strategy 'random' has no option 'population=3'. Its options: none"),
-        ("nsga2:parents=3", UnknownName, "strategy 'nsga2' has no option 'parents=3'"),
+        ("nsga2:mutated=3", UnknownName, "strategy 'nsga2' has no option 'mutated=3'"),
         (
             "evolution:population=many",
             VitsearchError,

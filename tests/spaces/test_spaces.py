@@ -49,6 +49,11 @@ SIZES = {
     "pit-tiny": 4320,
     "pit-xs": 4320,
     "pit-small": 4320,
+    "vitas": 3 * 10 * 401**16,
+    "vitas-large": 3 * 10 * 401**16,
+    "vitas-micro": 2 * 3 * 9**4,
+    "vitas-block": 4000,
+    "vitas-block-large": 4000,
 }
 
 
@@ -132,11 +137,12 @@ def test_settings_blueprint_json_round_trips(name: str) -> None:
 @pytest.mark.parametrize("name", SPACES)
 def test_other_patches_are_the_same_space_elsewhere(name: str) -> None:
     space = SPACES[name].with_patch_size(4)
-    assert space.size == SPACES[name].size
+    searched = len(SPACES[name].fixed().get("patch_sizes", [4]))
+    assert space.size * searched == SPACES[name].size
     member = sample(space, 1, seed=1, geometry=Geometry(image_size=32))[0]
     assert member["patch_size"] == 4
     assert member in space and member not in SPACES[name] and outside(member) is None
-    assert decode(member).sides(32)[0] == (8 if name.startswith("autoformer") else 15)
+    assert decode(member).sides(32)[0] == (15 if name.startswith("pit") else 8)
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**63 - 1))

@@ -30,6 +30,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "tftas": {"rate": 1e-3, "minimum_rate": 1e-5, "epochs": 300, "warmup_epochs": 5, "batch_size": 256},
     "vitas-weak": {"rate": 1e-3, "minimum_rate": 0, "cutmix": 1.0, "mixup": 0, "drop_path": 0},
     "vitas-retrain": {"mixup": 0.8, "cutmix": 1.0, "drop_path": 0.1, "decayed": "all-but-vectors"},
+    "vitas-retrain-small": {"mixup": 0.8, "cutmix": 0.0, "drop_path": 0.1, "epochs": 300, "batch_size": 1024},
     "prenas-tiny": {"weight_decay": 0.02, "mixup": 0, "cutmix": 0, "minimum_rate": 2e-5, "rate": 1e-3},
     "prenas-small": {"weight_decay": 0.05, "mixup": 0.8, "mix_mode": "elem"},
     "prenas-base": {"weight_decay": 0.05, "cutmix": 1.0, "mix_mode": "elem"},

@@ -13,7 +13,7 @@ from scipy import stats
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadSettings, UnknownName, VitsearchError
-from vitsearch.models import Supernet
+from vitsearch.models.super_transformer import supernet_for
 from vitsearch.spaces import SPACES, cost_of, sample
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.subnets import SUBNET_SCHEMES, draw, generator_of
@@ -62,7 +62,10 @@ def test_sandwich_has_the_ends_and_two_drawn_ones() -> None:
 
 @pytest.mark.parametrize("scheme", SUBNET_SCHEMES)
 def test_seed_and_step_decide_and_nothing_else(scheme: str) -> None:
-    space = SPACES["autoformer-small"]
+    slotted = scheme == "identity"
+    space, micro = (
+        SPACES[name] for name in (("vitas", "vitas-micro") if slotted else ("autoformer-small", MICRO.name))
+    )
     candidates = [draw(space, generator_of(9, step)) for step in range(1000)]
     own = scheme_of(scheme, space, candidates)
 
@@ -74,9 +77,9 @@ def test_seed_and_step_decide_and_nothing_else(scheme: str) -> None:
     assert run(5, range(19, -1, -1)) == whole[::-1]
     assert run(6, range(20)) != whole
     assert len({json.dumps(chosen) for chosen in whole}) > 17
-    supernet = Supernet(MICRO, Geometry(image_size=32, classes=10))
-    for settings in scheme_of(scheme, MICRO, sample(MICRO, 3, seed=0)).choose(MICRO, 0, 0):
-        supernet.check(MICRO.decode(settings))
+    supernet = supernet_for(micro, Geometry(image_size=32, classes=10))
+    for settings in scheme_of(scheme, micro, sample(micro, 3, seed=0)).choose(micro, 0, 0):
+        supernet.check(micro.decode(settings))
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -118,7 +118,7 @@ def preselect(
     seed: int = 0,
     data: str = "noise",
     batch_size: int | None = None,
-    patch_size: int | None = None,
+    patch_size: int | Sequence[int] | None = None,
     weights: str | None = None,
     device: str = "auto",
     resume: bool = False,
@@ -180,7 +180,7 @@ def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, data: str)
     )
 
 
-def check_space(space: str | Space, patch_size: int | None) -> Isotropic:
+def check_space(space: str | Space, patch_size: int | Sequence[int] | None) -> Isotropic:
     found = SPACES[space] if isinstance(space, str) else space
     found = found if patch_size is None else found.with_patch_size(patch_size)
     if not isinstance(found, Isotropic):

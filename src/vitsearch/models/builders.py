@@ -14,7 +14,12 @@ BlockBuilder = Callable[..., nn.Module]
 
 
 def attention_block(block: blueprint.Attention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
-    return layers.TransformerBlock(layers.Attention(width, block, side), width, block.hidden, eps, drop_path)
+    attention = layers.Attention(width, block, side)
+    return layers.TransformerBlock(attention, width, block.hidden, eps, drop_path, block.layer_scale)
+
+
+def class_block(block: blueprint.ClassAttention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
+    return layers.ClassBlock(layers.ClassAttention(width, block), width, block.hidden, eps, drop_path, True)
 
 
 def window_block(block: blueprint.WindowAttention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
@@ -27,6 +32,7 @@ def absent_block(block: blueprint.Absent, width: int, side: int, eps: float, dro
 
 BLOCK_BUILDERS: dict[type[Any], BlockBuilder] = {
     blueprint.Attention: attention_block,
+    blueprint.ClassAttention: class_block,
     blueprint.WindowAttention: window_block,
     blueprint.Absent: absent_block,
 }

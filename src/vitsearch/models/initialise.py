@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 
 TOKEN_STD = 0.02
+LAYER_SCALE = 0.1
+"""CaiT's factor for networks of up to 18 blocks."""
 
 
 @torch.no_grad()
@@ -52,6 +54,8 @@ def initial_values(name: str, shape: torch.Size, inputs: int, scheme: str, seed:
     kind = module.rpartition(".")[2]
     if kind.startswith("norm"):
         return torch.full(shape, 1.0 if leaf == "weight" else 0.0)
+    if leaf == "gamma":
+        return torch.full(shape, LAYER_SCALE)
     if leaf not in ("weight", "bias"):  # tokens and tables
         return _normal(name, shape, TOKEN_STD, seed)
     convolution = module.endswith(("entry.proj", "entry.conv"))

@@ -175,7 +175,7 @@ class Rearranged(torch.autograd.Function):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over all tokens; the scale is the head width to the power -1/2.
+    """Multi-head self-attention over all tokens.
 
     `fused` chooses the kernel, not the result: True runs torch's fused attention, with the relative position folded
     into extra key and value channels; False spells every matrix product out, as the definition has it.
@@ -185,7 +185,7 @@ class Attention(nn.Module):
         super().__init__()
         inner = block.heads * block.head_dim
         self.heads = block.heads
-        self.scale = block.head_dim**-0.5
+        self.scale = (width // block.heads if block.scale == "embed" else block.head_dim) ** -0.5
         self.fused = fused
         self.qkv = blank(nn.Linear, width, 3 * inner)  # rows: all of q, all of k, all of v
         self.proj = blank(nn.Linear, inner, width)
@@ -301,18 +301,70 @@ class Mlp(nn.Module):
 class TransformerBlock(nn.Module):
     """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)), each branch under stochastic depth."""
 
-    def __init__(self, attention: nn.Module, width: int, hidden: int, norm_eps: float, drop_path: float) -> None:
+    def __init__(
+        self,
+        attention: nn.Module,
+        width: int,
+        hidden: int,
+        norm_eps: float,
+        drop_path: float,
+        layer_scale: bool = False,
+    ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=norm_eps)
         self.attn = attention
+        self.scale1 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = Mlp(width, hidden)
+        self.scale2 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop_path1(self.attn(self.norm1(x)))
-        return cast(Tensor, x + self.drop_path2(self.mlp(self.norm2(x))))
+        x = x + self.drop_path1(self.scale1(self.attn(self.norm1(x))))
+        return cast(Tensor, x + self.drop_path2(self.scale2(self.mlp(self.norm2(x)))))
+
+
+class LayerScale(nn.Module):
+    """A learned factor for each channel (Touvron et al., CaiT, ICCV 2021)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
+class ClassAttention(nn.Module):
+    """One query, the class token's, over all tokens."""
+
+    def __init__(self, width: int, block: blueprint.ClassAttention) -> None:
+        super().__init__()
+        inner = block.heads * block.head_dim
+        self.heads, self.scale, self.fused = block.heads, block.head_dim**-0.5, True
+        self.q = blank(nn.Linear, width, inner)
+        self.k = blank(nn.Linear, width, inner)
+        self.v = blank(nn.Linear, width, inner)
+        self.proj = blank(nn.Linear, inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.q(x[:, :1]), self.k(x), self.v(x)
+        q, k, v = (one.reshape(*one.shape[:2], self.heads, -1).transpose(1, 2) for one in given)
+        if self.fused:
+            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        else:
+            out = ((q @ k.transpose(-2, -1)) * self.scale).softmax(-1) @ v
+        return cast(Tensor, self.proj(out.transpose(1, 2).flatten(2)))
+
+
+class ClassBlock(TransformerBlock):
+    """The class token, first of all tokens, is the only one that changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        token = x[:, :1] + self.drop_path1(self.scale1(self.attn(self.norm1(x))))
+        token = token + self.drop_path2(self.scale2(self.mlp(self.norm2(token))))
+        return torch.cat([token, x[:, 1:]], 1)
 
 
 class PatchEmbed(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,6 +17,8 @@ from vitsearch.models.builders import BLOCK_BUILDERS, ENTRY_BUILDERS
 from vitsearch.models.layers import Attention, TransformerBlock, WindowAttention
 
 Shape: TypeAlias = tuple[int, ...]
+Side: TypeAlias = Literal["left", "right"]
+"""Whether a network has the first rows and columns of a supernet's tensors, or the last."""
 Place: TypeAlias = tuple[str, dict[str, Any], str]
 COMPILING: dict[str, Any] = {"dynamic": False, "options": {"comprehensive_padding": False}}
 """With strides padded, the matrix products between two blocks copy their inputs: 8 % of a step on an H200."""
@@ -40,11 +42,11 @@ def kept_paths(x: Tensor, rate: float) -> list[Tensor]:
     return [drop_path(x.new_ones(len(x), 1, 1), rate, training=True) for _ in range(2)]
 
 
-def cut(name: str, whole: Tensor, shape: tuple[int, ...]) -> Tensor:
+def cut(name: str, whole: Tensor, shape: tuple[int, ...], side: Side = "left") -> Tensor:
     """The part of a supernet's tensor that a network of this shape has: a view, but for q, k and v."""
     for axis, size in enumerate(shape):
         if whole.shape[axis] != size:
-            whole = whole.narrow(axis, 0, size)
+            whole = whole.narrow(axis, 0 if side == "left" else whole.shape[axis] - size, size)
     if ".qkv." in name:
         whole = whole.reshape(-1, 3, *shape[1:]).transpose(0, 1).flatten(0, 1)  # their rows take turns
     return whole
@@ -56,8 +58,10 @@ class Skeleton:
     A call depends on nothing but its tensors.
     """
 
-    def __init__(self, layer: nn.Module, entangled: bool, compiling: Mapping[str, Any] | None) -> None:
-        self.layer, self.entangled = layer, entangled
+    def __init__(
+        self, layer: nn.Module, entangled: bool, compiling: Mapping[str, Any] | None, side: Side = "left"
+    ) -> None:
+        self.layer, self.entangled, self.side = layer, entangled, side
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
         self._places: WeakKeyDictionary[nn.Module, tuple[list[Place], list[Place]]] = WeakKeyDictionary()
         self.apply: Callable[..., Tensor] = self._apply
@@ -67,11 +71,15 @@ class Skeleton:
     def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not self.entangled:
             return dict(whole)
-        return {name: cut(name, whole[name], shape) for name, shape in self.shapes.items()}
+        return {name: cut(name, whole[name], shape, self.side) for name, shape in self.shapes.items()}
+
+    def places(self, source: nn.Module) -> tuple[list[Place], list[Place]]:
+        """Where the parameters and buffers are that a call brings."""
+        return places_of(source)
 
     def __call__(self, source: nn.Module, x: Tensor, factors: Sequence[Tensor] = ()) -> Tensor:
         if source not in self._places:
-            self._places[source] = places_of(source)
+            self._places[source] = self.places(source)
         parameters, buffers = ({name: held[key] for name, held, key in places} for places in self._places[source])
         return self.apply(parameters, buffers, x, factors)
 
@@ -100,16 +108,23 @@ def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 class Skeletons:
     """Made when they are first asked for. `entangled`: the weights that calls bring are a supernet's."""
 
-    def __init__(self, *, entangled: bool, fused: bool = True, compiling: Mapping[str, Any] | None = None) -> None:
-        self.entangled, self.fused, self.compiling = entangled, fused, compiling
+    def __init__(
+        self,
+        *,
+        entangled: bool,
+        fused: bool = True,
+        compiling: Mapping[str, Any] | None = None,
+        made_as: type[Skeleton] = Skeleton,
+    ) -> None:
+        self.entangled, self.fused, self.compiling, self.made_as = entangled, fused, compiling, made_as
         self._made: dict[tuple[Any, ...], Skeleton] = {}
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Skeletons:
         return self  # they hold no weights
 
-    def get(self, kind: Block | Entry, drops: bool, *arguments: Any) -> Skeleton:
+    def get(self, kind: Block | Entry, drops: bool, *arguments: Any, side: Side = "left") -> Skeleton:
         """`arguments` are the builder's; with `drops`, calls bring `kept_paths`."""
-        key = (kind, drops, *arguments)
+        key = (kind, drops, side, *arguments)
         if key not in self._made:
             with torch.device("meta"):
                 layer = (BLOCK_BUILDERS | ENTRY_BUILDERS)[type(kind)](kind, *arguments)
@@ -117,7 +132,7 @@ class Skeletons:
                     setattr(layer, name, KeptPath())
             if isinstance(layer, TransformerBlock):
                 cast(Attention | WindowAttention, layer.attn).fused = self.fused
-            self._made[key] = Skeleton(layer, self.entangled, self.compiling)
+            self._made[key] = self.made_as(layer, self.entangled, self.compiling, side)
         return self._made[key]
 
 

@@ -12,6 +12,9 @@ What a step moves: the gradient is zero outside the part that took part, and Non
 gradients set to None after each step (torch's default) an optimizer leaves those tensors alone; inside a tensor that
 took part, momentum and weight decay move the rest too. `zero_grad(set_to_none=False)` is what the published code had:
 then blocks that were not sampled go on decaying and moving.
+
+With two `sides` (BCNet, CVPR 2021) a network is cut twice, from the first and from the last rows and columns, and a
+call adds the logits of the two: otherwise the first channels would be trained far more often than the last.
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitsearch.architecture import Absent, Architecture, Block, Stage, WindowAttention
+from vitsearch.architecture import Absent, Architecture, Attention, Block, Stage, WindowAttention
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
-from vitsearch.models.skeleton import COMPILING, Skeleton, Skeletons, kept_paths
+from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, kept_paths
 from vitsearch.models.vit import (
     NetworkStage,
     VisionNetwork,
@@ -44,8 +47,17 @@ from vitsearch.spaces import Space
 class Supernet(nn.Module):
     """The weights of all networks of a space. `drop_path_rate` grows over the blocks of the largest network."""
 
+    few_shapes = True
+    """Whether its layers have so few that compiling each of them pays."""
+
     def __init__(
-        self, space: Space, geometry: Geometry = IMAGENET, *, seed: int | None = None, drop_path_rate: float = 0.0
+        self,
+        space: Space,
+        geometry: Geometry = IMAGENET,
+        *,
+        seed: int | None = None,
+        drop_path_rate: float = 0.0,
+        sides: tuple[Side, ...] = ("left",),
     ) -> None:
         super().__init__()
         if not 0 <= drop_path_rate < 1:
@@ -59,23 +71,28 @@ class Supernet(nn.Module):
         self._pool = largest.global_pool
         rates = iter(drop_path_rates(self.envelope, drop_path_rate))
         self._rates = [[next(rates) for _ in stage.blocks] for stage in self.envelope.stages]
+        self.sides = sides
         self._skeletons = Skeletons(entangled=True)
 
-    def forward(self, x: Tensor, architecture: Architecture) -> Tensor:
-        """Logits of this network of the supernet."""
-        return self.forward_head(self.trace(x, architecture)[0], architecture)
+    def forward(self, x: Tensor, architecture: Architecture, side: Side | None = None) -> Tensor:
+        """Logits of this network of the supernet; without a side, the sum over the supernet's sides."""
+        sides = self.sides if side is None else (side,)
+        logits = [self.forward_head(self.trace(x, architecture, (), one)[0], architecture, one) for one in sides]
+        return logits[0] if len(logits) == 1 else torch.stack(logits).sum(0)
 
-    def trace(self, x: Tensor, architecture: Architecture, taps: Collection[int] = ()) -> tuple[Tensor, list[Tensor]]:
+    def trace(
+        self, x: Tensor, architecture: Architecture, taps: Collection[int] = (), side: Side = "left"
+    ) -> tuple[Tensor, list[Tensor]]:
         """All tokens after the final norm, and those after some blocks, counted over all stages."""
         self.check(architecture)
         check_input(x, self.geometry.channels, self.geometry.image_size)
-        frame = self._frame(architecture)
-        parts = self._parts(architecture)
+        frame, parts = self._frame(architecture, side), self._parts(architecture, side)
+        sources = self._sources(architecture)
         found, number = [], 0
-        for index, (source, (entry, blocks), rates) in enumerate(zip(self._stages(), parts, self._rates, strict=True)):
-            x = entry(source.entry, x)
+        for index, (source, (entry, blocks), rates) in enumerate(zip(sources, parts, self._rates, strict=True)):
+            x = entry(source[0], x)
             x = x if index else embed(x, frame.get("cls_token"), frame.get("pos_embed"))
-            for own, block, rate in zip(source.blocks, blocks, rates, strict=False):
+            for own, block, rate in zip(source[1], blocks, rates, strict=False):
                 x = x if block is None else block(own, x, self._factors(x, rate))
                 found += [x] if number in taps else []
                 number += 1
@@ -83,28 +100,29 @@ class Supernet(nn.Module):
         x = F.layer_norm(x, (width,), frame["norm.weight"], frame["norm.bias"], architecture.norm_eps)
         return x, found
 
-    def forward_head(self, x: Tensor, architecture: Architecture) -> Tensor:
-        frame = self._frame(architecture)
+    def forward_head(self, x: Tensor, architecture: Architecture, side: Side = "left") -> Tensor:
+        frame = self._frame(architecture, side)
         return F.linear(pool(x, self._pool, int(architecture.class_token)), frame["head.weight"], frame["head.bias"])
 
-    def slices(self, architecture: Architecture) -> dict[str, Tensor]:
+    def slices(self, architecture: Architecture, side: Side = "left") -> dict[str, Tensor]:
         """The weights of one network by its own names: views with gradient, copies of q, k and v."""
         self.check(architecture)
-        found = self._frame(architecture)
-        for index, (source, (entry, blocks)) in enumerate(zip(self._stages(), self._parts(architecture), strict=True)):
-            used = [("entry", source.entry, entry)]
-            used += [(f"blocks.{n}", source.blocks[n], block) for n, block in enumerate(blocks) if block is not None]
+        found = self._frame(architecture, side)
+        sources, parts = self._sources(architecture), self._parts(architecture, side)
+        for index, (source, (entry, blocks)) in enumerate(zip(sources, parts, strict=True)):
+            used = [("entry", source[0], entry)]
+            used += [(f"blocks.{n}", source[1][n], block) for n, block in enumerate(blocks) if block is not None]
             for place, layer, part in used:
                 tensors = part.slices(dict(layer.named_parameters()))
                 found |= {f"stages.{index}.{place}.{name}": tensor for name, tensor in tensors.items()}
         return found
 
     @torch.no_grad()
-    def extract(self, architecture: Architecture) -> VisionNetwork:
+    def extract(self, architecture: Architecture, side: Side = "left") -> VisionNetwork:
         """One network with weights of its own, in evaluation mode."""
         network = build(architecture, self.geometry, draw_weights=False)
         network.to(self.head.weight.device, self.head.weight.dtype)
-        network.load_state_dict(self.slices(architecture))
+        network.load_state_dict(self.slices(architecture, side))
         return network
 
     def compile(self, **options: Any) -> None:
@@ -112,11 +130,15 @@ class Supernet(nn.Module):
 
         There are few shapes and many architectures: compiled as a whole, the supernet would be compiled at every step.
         """
-        self._skeletons = Skeletons(entangled=True, fused=self._skeletons.fused, compiling=options or COMPILING)
+        known = self._skeletons
+        self._skeletons = Skeletons(
+            entangled=True, fused=known.fused, compiling=options or COMPILING, made_as=known.made_as
+        )
 
     def set_fused_attention(self, fused: bool) -> None:
         """Which kernel attention uses, as `VisionNetwork.set_fused_attention` has it."""
-        self._skeletons = Skeletons(entangled=True, fused=fused, compiling=self._skeletons.compiling)
+        known = self._skeletons
+        self._skeletons = Skeletons(entangled=True, fused=fused, compiling=known.compiling, made_as=known.made_as)
 
     def no_weight_decay(self) -> set[str]:
         """Tokens and tables: position, class token, relative position."""
@@ -126,35 +148,46 @@ class Supernet(nn.Module):
         if reason := why_outside(architecture, self.envelope):
             raise BadSettings(f"`architecture` must be a part of the supernet of {self.space.name}, but {reason}")
 
-    def _stages(self) -> list[NetworkStage]:
-        return cast(list[NetworkStage], list(self.stages))
+    def _sources(self, architecture: Architecture) -> list[tuple[nn.Module, nn.ModuleList]]:
+        """For each stage the layers that this network's entry and blocks are cut from."""
+        return [(stage.entry, stage.blocks) for stage in cast(list[NetworkStage], list(self.stages))]
 
-    def _frame(self, architecture: Architecture) -> dict[str, Tensor]:
+    def _tokens(self, architecture: Architecture) -> dict[str, Tensor | None]:
+        return {"cls_token": self.cls_token, "pos_embed": self.pos_embed}
+
+    def _frame(self, architecture: Architecture, side: Side) -> dict[str, Tensor]:
         """All but entries and blocks."""
         first, last = architecture.stages[0].width, architecture.stages[-1].width
-        tensors = {"cls_token": self.cls_token, "pos_embed": self.pos_embed}
-        found = {name: whole[..., :first] for name, whole in tensors.items() if whole is not None}
-        found |= {"norm.weight": self.norm.weight[:last], "norm.bias": self.norm.bias[:last]}
-        return found | {"head.weight": self.head.weight[:, :last], "head.bias": self.head.bias}
+        tokens, own = self._tokens(architecture), part(side, last)
+        found = {name: whole[..., part(side, first)] for name, whole in tokens.items() if whole is not None}
+        found |= {"norm.weight": self.norm.weight[own], "norm.bias": self.norm.bias[own]}
+        return found | {"head.weight": self.head.weight[:, own], "head.bias": self.head.bias}
 
-    def _parts(self, architecture: Architecture) -> list[tuple[Skeleton, list[Skeleton | None]]]:
+    def _parts(self, architecture: Architecture, side: Side) -> list[tuple[Skeleton, list[Skeleton | None]]]:
         """For each stage its entry and its blocks; None where a block is absent."""
         parts: list[tuple[Skeleton, list[Skeleton | None]]] = []
-        before, before_side = self.geometry.channels, self.geometry.image_size
+        before, before_grid = self.geometry.channels, self.geometry.image_size
         eps, token = architecture.norm_eps, architecture.class_token
         drops = self.training and self.drop_path_rate > 0
-        for stage, side in zip(architecture.stages, architecture.sides(self.geometry.image_size), strict=True):
-            entry = self._skeletons.get(stage.entry, False, before, stage.width, before_side, eps, token)
+        for stage, grid in zip(architecture.stages, architecture.sides(self.geometry.image_size), strict=True):
+            entry = self._skeletons.get(stage.entry, False, before, stage.width, before_grid, eps, token, side=side)
             blocks = [
-                None if isinstance(block, Absent) else self._skeletons.get(block, drops, stage.width, side, eps, 0.0)
+                None
+                if isinstance(block, Absent)
+                else self._skeletons.get(block, drops, stage.width, grid, eps, 0.0, side=side)
                 for block in stage.blocks
             ]
             parts.append((entry, blocks))
-            before, before_side = stage.width, side
+            before, before_grid = stage.width, grid
         return parts
 
     def _factors(self, x: Tensor, rate: float) -> list[Tensor]:
         return kept_paths(x, rate) if self.training and self.drop_path_rate else []
+
+
+def part(side: Side, size: int) -> slice:
+    """The first or the last `size` places."""
+    return slice(size) if side == "left" else slice(-size, None)
 
 
 def why_outside(architecture: Architecture, envelope: Architecture) -> str | None:
@@ -194,7 +227,9 @@ def _fits(block: Block, largest: Block) -> bool:
         assert isinstance(largest, WindowAttention)
         same = (block.window, block.shifted) == (largest.window, largest.shifted)
         return same and block.heads <= largest.heads
-    assert not isinstance(largest, WindowAttention)
-    if block.relative_distance != largest.relative_distance:
+    if not isinstance(block, Attention) or not isinstance(largest, Attention):
+        return False
+    alike = [(one.relative_distance, one.scale, one.layer_scale) for one in (block, largest)]
+    if alike[0] != alike[1]:
         return False
     return not block.relative_distance or block.head_dim <= largest.head_dim

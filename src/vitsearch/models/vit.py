@@ -31,15 +31,21 @@ __all__ = ["VisionNetwork", "build", "vitsearch_net"]
 
 
 class NetworkStage(nn.Module):
-    def __init__(self, entry: nn.Module, blocks: list[nn.Module], side: int) -> None:
+    def __init__(self, entry: nn.Module, blocks: list[nn.Module], side: int, late_token: bool = False) -> None:
         super().__init__()
         self.entry = entry
         self.blocks = nn.ModuleList(blocks)
-        self.side = side
+        self.side, self.late_token = side, late_token
         self.skeletons: Skeletons | None = None
 
     def run(self, number: int, x: Tensor, plan: blueprint.Stage, eps: float, drops: bool) -> Tensor:
-        """Block `number`, compiled where `skeletons` are there."""
+        """Block `number`; before class attention, without the class token."""
+        if self.late_token and isinstance(plan.blocks[number], blueprint.Attention):
+            return torch.cat([x[:, :1], self._run(number, x[:, 1:], plan, eps, drops)], 1)
+        return self._run(number, x, plan, eps, drops)
+
+    def _run(self, number: int, x: Tensor, plan: blueprint.Stage, eps: float, drops: bool) -> Tensor:
+        """Compiled where `skeletons` are there."""
         block, kind = self.blocks[number], plan.blocks[number]
         if self.skeletons is None or isinstance(kind, blueprint.Absent):
             return cast(Tensor, block(x))
@@ -232,7 +238,7 @@ class VisionNetwork(nn.Module):
     def set_fused_attention(self, fused: bool) -> VisionNetwork:
         """Which kernel attention uses: torch's fused one, or explicit matrix products. The result is the same."""
         for module in self.modules():
-            if isinstance(module, (layers.Attention, layers.WindowAttention)):
+            if isinstance(module, (layers.Attention, layers.ClassAttention, layers.WindowAttention)):
                 module.fused = fused
         return self
 
@@ -295,7 +301,7 @@ def _stages(architecture: Architecture, image_size: int, channels: int, drop_pat
             builders.BLOCK_BUILDERS[type(block)](block, stage.width, side, architecture.norm_eps, next(rates))
             for block in stage.blocks
         ]
-        stages.append(NetworkStage(entry, blocks, side))
+        stages.append(NetworkStage(entry, blocks, side, architecture.late_token))
         before, before_side = stage.width, side
     return stages
 
@@ -362,8 +368,8 @@ def _from_settings(settings: Mapping[str, Any] | None = None, **options: Any) ->
 
 
 def _feature_count(settings: Mapping[str, Any] | None) -> int:
-    """The last three blocks, or fewer where there are fewer."""
-    return min(3, decode(settings).depth) if settings is not None else 3
+    """The last three blocks, absent ones too, or fewer where there are fewer."""
+    return min(3, sum(len(stage.blocks) for stage in decode(settings).stages)) if settings is not None else 3
 
 
 @register_model  # type: ignore[untyped-decorator]

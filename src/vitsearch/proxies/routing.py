@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitsearch.architecture import Architecture, Attention, Patch, Pool
+from vitsearch.architecture import Architecture, Attention, Block, Patch, Pool
 
 
 def can_batch(architecture: Architecture) -> bool:
-    """Whether every part of the blueprint is of a kind that goes through together."""
+    """Whether every part of the blueprint is of a kind that goes through together, and no stage is without blocks."""
     return all(
-        isinstance(stage.entry, (Patch, Pool)) and all(isinstance(block, Attention) for block in stage.blocks)
+        isinstance(stage.entry, (Patch, Pool)) and len(stage.blocks) > 0 and all(map(_plain, stage.blocks))
         for stage in architecture.stages
     )
+
+
+def _plain(block: Block) -> bool:
+    return isinstance(block, Attention) and block.scale == "head" and not block.layer_scale
 
 
 def skeleton(architecture: Architecture) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitsearch.errors import VitsearchError
-from vitsearch.spaces import SPACES
+from vitsearch.spaces import patch_words
 
 
 def command_of(study: Mapping[str, Any], trials: int) -> str | None:
@@ -34,7 +34,7 @@ def search_command(study: Mapping[str, Any]) -> str:
         words += [f"--{name.replace('_', '-')}", bound]
     words += ["--data", study["data"], "--batch-size", study["batch_size"]]
     words += ["--image-size", geometry["image_size"], "--classes", geometry["classes"]]
-    words += _patch_size(study["space"], study["fixed"])
+    words += patch_words(study["space"], study["fixed"])
     if study["weights"] != "fresh":
         words += ["--weights", study["weights"]]
     return _join([*words, *_where(study)])
@@ -50,10 +50,6 @@ def training_command(study: Mapping[str, Any]) -> str | None:
         return None
     given = "" if plan.settings is None else f"echo {shlex.quote(json.dumps(plan.settings))} | "
     return given + _join([*words, *_where(study)])
-
-
-def _patch_size(space: str, fixed: Mapping[str, int]) -> list[Any]:
-    return ["--patch-size", fixed["patch_size"]] if fixed != SPACES[space].fixed() else []
 
 
 def _where(study: Mapping[str, Any]) -> list[Any]:

@@ -108,6 +108,7 @@ def parse_strategy(text: str) -> Strategy:
     found: Any = STRATEGIES[name]
     fields = dataclasses.fields(found) if dataclasses.is_dataclass(found) else ()
     defaults = {field.name: getattr(found, field.name) for field in fields}
+    kinds = {field.name: _kind(field, defaults[field.name]) for field in fields}
     values: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         option, equals, value = part.partition("=")
@@ -117,9 +118,14 @@ def parse_strategy(text: str) -> Strategy:
             raise UnknownName(f"strategy {name!r} has no option {brief(part)}.{near} Its options: {known}")
         if option in values:
             raise VitsearchError(f"option `{option}` of strategy {name!r} must be given once, but got {brief(text)}")
-        values[option] = _option(name, option, value, type(defaults[option]))
+        values[option] = _option(name, option, value, kinds[option])
     strategy: Strategy = dataclasses.replace(found, **values) if values else found
     return strategy
+
+
+def _kind(field: dataclasses.Field[Any], default: Any) -> type:
+    """Of an option's values; where the default is none, what is written beside it: `int | None`, `float | None`."""
+    return type(default) if default is not None else int if str(field.type).startswith("int") else float
 
 
 def _option(strategy: str, option: str, text: str, kind: type) -> Any:

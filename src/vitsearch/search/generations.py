@@ -56,14 +56,22 @@ Breed = Callable[[Brood, Random], None]
 
 
 def ask_generation(
-    domain: Domain, history: History, seed: int, count: int, population: int, breed: Breed
+    domain: Domain,
+    history: History,
+    seed: int,
+    count: int,
+    population: int,
+    breed: Breed,
+    begin: Breed | None = None,
 ) -> Sequence[Settings]:
-    """The next of the current generation. The first one is random; `breed` begins the others, chance fills them."""
+    """The next of the current generation. `begin` begins the first one and `breed` the others, chance fills them."""
     generation, position = divmod(len(history), population)
     brood = Brood(domain, history.before(generation * population))
     random = Random(f"{seed}/{generation}")
     if generation:
         breed(brood, random)
+    elif begin is not None:
+        begin(brood, random)
     brood.fill(population, random)
     return brood.members[position : position + count]
 

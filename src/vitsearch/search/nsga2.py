@@ -14,6 +14,8 @@ from vitsearch.architecture import Settings, check_whole
 from vitsearch.search.base import STRATEGIES, Domain, History
 from vitsearch.search.generations import Brood, ask_generation, check_share, objectives_of
 from vitsearch.search.operators import crossover, mutate
+from vitsearch.spaces.identity import check_identity
+from vitsearch.spaces.slotted import SlottedRegion
 
 
 class Survivor(NamedTuple):
@@ -50,27 +52,43 @@ def tournament(survivors: Sequence[Survivor], random: Random) -> Survivor:
 
 @dataclass(frozen=True, kw_only=True)
 class NSGA2:
+    """ViTAS's are `nsga2:parents=20,identity=P` over 40 generations, P the identity probability of its supernet."""
+
     population: int = 50
+    parents: int | None = None
+    """As many survivors have children; all of a population's number unless given."""
+    identity: float | None = None
+    """The first generation has empty slots as often as drawing with this probability gives them within the limits."""
     network_rate: float = 0.4
     block_rate: float = 0.2
     tries: int = 10
     """Draws for each child before chance takes its place."""
 
     def __post_init__(self) -> None:
-        for name in ("population", "tries"):
-            check_whole(name, getattr(self, name))
-        for name in ("network_rate", "block_rate"):
-            check_share(name, getattr(self, name))
+        for name in ("population", "parents", "tries"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name))
+        for name in ("identity", "network_rate", "block_rate"):
+            if getattr(self, name) is not None:
+                check_share(name, getattr(self, name))
 
     def ask(self, domain: Domain, history: History, seed: int, count: int) -> Sequence[Settings]:
-        return ask_generation(domain, history, seed, count, self.population, self._breed)
+        begin = None if self.identity is None else self._begin
+        return ask_generation(domain, history, seed, count, self.population, self._breed, begin)
+
+    def _begin(self, brood: Brood, random: Random) -> None:
+        check_identity(brood.domain.space, "option `identity` of strategy 'nsga2'")
+        region, identity = brood.domain.region, self.identity
+        assert isinstance(region, SlottedRegion) and identity is not None
+        brood.breed(self.population, self.tries, lambda: region.lean(random, identity))
 
     def _breed(self, brood: Brood, random: Random) -> None:
         space, valid = brood.domain.space, brood.history.valid()
         if not valid:
             return
         objectives = objectives_of(brood.domain, "nsga2")
-        survivors = survive([[one.gain(trial) for one in objectives] for trial in valid], self.population)
+        gains = [[one.gain(trial) for one in objectives] for trial in valid]
+        survivors = survive(gains, self.population if self.parents is None else self.parents)
 
         def parent() -> Settings:
             return valid[tournament(survivors, random).point].settings

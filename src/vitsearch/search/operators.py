@@ -29,9 +29,9 @@ def mutate(space: Space, settings: Settings, random: Random, *, network: float =
                 values[knob.name] = random.choice(knob.choices)
         for knob in space.knobs:
             if knob.per == "block":
-                entries = _fit(values[knob.name], values["depth"], knob, random)
+                entries = _fit(values[knob.name], space.slots(values), knob, random)
                 values[knob.name] = [random.choice(knob.choices) if random.random() < block else e for e in entries]
-        return space.settings(**values)
+        return space.settings(**space.repaired(values, random))
 
     return _inside(space, child)
 
@@ -39,7 +39,7 @@ def mutate(space: Space, settings: Settings, random: Random, *, network: float =
 def crossover(space: Space, first: Settings, second: Settings, random: Random) -> Settings:
     """Each network knob and each block entry from one of the two parents, with equal chance.
 
-    Where only one parent has a block at a position, the child takes that parent's.
+    Where only one parent has a block, or a value, at a position, the child takes that parent's.
     """
 
     def child() -> Settings:
@@ -51,10 +51,10 @@ def crossover(space: Space, first: Settings, second: Settings, random: Random) -
             if knob.per == "block":
                 parents = [first[knob.name], second[knob.name]]
                 values[knob.name] = [
-                    random.choice([parent[index] for parent in parents if index < len(parent)])
-                    for index in range(values["depth"])
+                    random.choice([parent[index] for parent in parents if _has(parent, index)] or [None])
+                    for index in range(space.slots(values))
                 ]
-        return space.settings(**values)
+        return space.settings(**space.repaired(values, random))
 
     return _inside(space, child)
 
@@ -62,6 +62,10 @@ def crossover(space: Space, first: Settings, second: Settings, random: Random) -
 def _fit(entries: list[Any], depth: int, knob: Knob, random: Random) -> list[Any]:
     missing = depth - len(entries)
     return entries[:depth] if missing <= 0 else entries + [random.choice(knob.choices) for _ in range(missing)]
+
+
+def _has(entries: list[Any], index: int) -> bool:
+    return index < len(entries) and entries[index] is not None
 
 
 def _inside(space: Space, child: Callable[[], Settings]) -> Settings:

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from random import Random
@@ -84,8 +84,31 @@ class Space(ABC):
         for values in itertools.product(*choices):
             yield self.settings(**dict(zip(names, values, strict=True)))
 
-    def with_patch_size(self, patch_size: int) -> Space:
-        return dataclasses.replace(self, patch_size=check_whole("patch_size", patch_size))
+    def with_patch_size(self, patch_size: int | Sequence[int]) -> Space:
+        """The same space over other patches; several sizes are for spaces that search them."""
+        return dataclasses.replace(self, patch_size=one_patch_size(self, patch_size))
+
+    def with_fixed(self, fixed: Mapping[str, Any]) -> Space:
+        """The space with these `fixed` parts."""
+        checked: dict[str, Any] = {name: check_whole(name, value) for name, value in fixed.items()}
+        return dataclasses.replace(self, **checked)
+
+    def over(self, settings: Mapping[str, Any]) -> Space:
+        """The space over the patches that these settings name."""
+        fixed = {name: settings[name] for name in self.fixed() if name in settings}
+        return self.with_fixed(fixed) if fixed else self
+
+    def slots(self, values: Mapping[str, Any]) -> int:
+        """How many entries a knob has that is per block."""
+        return int(values["depth"])
+
+    def repaired(self, values: Mapping[str, Any], random: Random) -> Mapping[str, Any]:
+        """Values whose entries go together; what is missing is drawn."""
+        return values
+
+    def published_macs(self, architecture: Architecture, geometry: Geometry) -> int | None:
+        """What the paper's own counter says, where it counts otherwise than we do."""
+        return None
 
     def region(self, limits: Limits | None = None, geometry: Geometry = IMAGENET) -> Region:
         """The members that satisfy the limits, counted and numbered."""
@@ -100,7 +123,7 @@ class Space(ABC):
     def settings(self, **values: Any) -> Settings:
         """Settings in their canonical form: space first, fixed parts that differ from the default, then the knobs."""
         settings: Settings = {"space": self.name}
-        for name, value in self.fixed().items():
+        for name, value in self.spelled().items():
             if values.get(name, value) != self.default(name):
                 settings[name] = values.get(name, value)
         for knob in self.knobs:
@@ -108,9 +131,13 @@ class Space(ABC):
             settings[knob.name] = list(value) if isinstance(value, (tuple, list)) else value
         return settings
 
-    def fixed(self) -> dict[str, int]:
-        """Parts of the settings that are not searched."""
+    def fixed(self) -> dict[str, Any]:
+        """Parts that are not searched and that users may choose."""
         return {"patch_size": self.patch_size}
+
+    def spelled(self) -> dict[str, int]:
+        """Those of the fixed parts that settings spell out where they differ from the default."""
+        return self.fixed()
 
     def default(self, name: str) -> int:
         """The value of a fixed part that settings leave out."""
@@ -123,7 +150,7 @@ class Space(ABC):
             spelled = self.encode(self.decode(settings))
         except BadSettings as error:
             return str(error)
-        for name, value in self.fixed().items():
+        for name, value in self.spelled().items():
             given = spelled.get(name, self.default(name))
             if given != value:
                 return f"`{name}` is {given}, and this {self.name} has {value}"
@@ -152,7 +179,7 @@ class Space(ABC):
         if settings.get("space", self.name) != self.name:
             raise BadSettings(f"`space` must be {self.name!r}, but got {brief(settings['space'])}")
         names = [knob.name for knob in self.knobs]
-        fixed = self.fixed()
+        fixed = self.spelled()
         for name in settings:
             if name not in names and name not in fixed and name != "space":
                 raise BadSettings(f"{self.name} has no setting {brief(name)}; it has {', '.join([*names, *fixed])}")
@@ -162,6 +189,13 @@ class Space(ABC):
         return {name: settings[name] for name in names}, {
             name: check_whole(name, settings.get(name, self.default(name))) for name in fixed
         }
+
+
+def one_patch_size(space: Space, patch_size: int | Sequence[int]) -> int:
+    sizes = [patch_size] if isinstance(patch_size, int) else list(patch_size)
+    if len(sizes) != 1:
+        raise VitsearchError(f"`patch_size` must be one number for {space.name}, but got {brief(sizes)}")
+    return check_whole("patch_size", sizes[0])
 
 
 @lru_cache(maxsize=64)
@@ -184,9 +218,20 @@ def space_of(settings: Mapping[str, Any]) -> Space:
 
 def space_over(settings: Mapping[str, Any]) -> Space:
     """The space that these settings name, over the patches they name."""
-    space = space_of(settings)
-    fixed: dict[str, Any] = {name: settings[name] for name in space.fixed() if name in settings}
-    return dataclasses.replace(space, **fixed) if fixed else space
+    return space_of(settings).over(settings)
+
+
+def patches_of(fixed: Mapping[str, Any]) -> Any:
+    """A patch size, or those that are searched; None where nothing is said of patches."""
+    return fixed.get("patch_sizes", fixed.get("patch_size"))
+
+
+def patch_words(space: str, fixed: Mapping[str, Any]) -> list[str]:
+    """What a command line says for a space with these fixed parts: nothing where they are its own."""
+    sizes = patches_of(fixed)
+    if dict(fixed) == SPACES[space].fixed() or sizes is None:
+        return []
+    return ["--patch-size", ",".join(map(str, sizes)) if isinstance(sizes, list | tuple) else str(sizes)]
 
 
 def decode(settings: Mapping[str, Any]) -> Architecture:

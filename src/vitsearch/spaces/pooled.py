@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,7 @@ from vitsearch.architecture import (
     hidden_width,
 )
 from vitsearch.errors import BadSettings
-from vitsearch.spaces.base import SPACES, Knob, Space
+from vitsearch.spaces.base import SPACES, Knob, Space, one_patch_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +52,10 @@ class Pooled(Space):
     def fixed(self) -> dict[str, int]:
         return {"patch_size": self.patch_size, "patch_stride": self.patch_stride}
 
-    def with_patch_size(self, patch_size: int) -> Space:
+    def with_patch_size(self, patch_size: int | Sequence[int]) -> Space:
         """Patches overlap by half, as 16 with stride 8 does."""
-        check_whole("patch_size", patch_size)
-        return dataclasses.replace(self, patch_size=patch_size, patch_stride=max(1, patch_size // 2))
+        size = one_patch_size(self, patch_size)
+        return dataclasses.replace(self, patch_size=size, patch_stride=max(1, size // 2))
 
     def decode(self, settings: Mapping[str, Any]) -> Architecture:
         values, fixed = self.read(settings)

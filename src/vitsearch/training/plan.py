@@ -14,6 +14,7 @@ from vitsearch.architecture import Settings, brief, check_seed
 from vitsearch.cost import Geometry
 from vitsearch.environment import describe_changes
 from vitsearch.errors import BadStudy, VitsearchError
+from vitsearch.models.super_transformer import Sharing
 from vitsearch.records import lock_file, parse_json, read_rows, write_atomically
 from vitsearch.training.distill import Distillation
 from vitsearch.training.recipe import Recipe
@@ -35,6 +36,8 @@ class TrainingPlan:
     """Which networks of the supernet a step trains."""
     candidates: list[Settings] | None = None
     """Networks of the supernet that were chosen before: schemes draw from them, and they are evaluated."""
+    sharing: Sharing | None = None
+    """What the networks of a supernet share, where that is to choose."""
     geometry: Geometry
     data: str
     parts: Parts = "train"
@@ -51,6 +54,8 @@ class TrainingPlan:
             raise VitsearchError("a training must have either settings, the name of a timm model, or a space")
         if (self.space is None) != (self.subnets is None):
             raise VitsearchError("`subnets` must be given for a supernet, and for nothing else")
+        if self.sharing is not None and self.space is None:
+            raise VitsearchError("`sharing` must be given for a supernet, and for nothing else")
         if self.candidates is not None and (self.space is None or not self.candidates):
             raise VitsearchError("`candidates` must be networks of a supernet, one at least")
         if self.parts not in get_args(Parts):
@@ -62,10 +67,12 @@ class TrainingPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
-        known = {"candidates": None, **data}  # older folders have none
+        known = {"candidates": None, "sharing": None, **data}  # older folders have none
         fields = {field.name: known[field.name] for field in dataclasses.fields(cls)}
         fields["geometry"] = Geometry(**fields["geometry"])
         fields["recipe"] = Recipe.from_json(fields["recipe"])
+        if fields["sharing"] is not None:
+            fields["sharing"] = Sharing(**fields["sharing"])
         if fields["distillation"] is not None:
             given: dict[str, Any] = dict(fields["distillation"])
             given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}

@@ -20,7 +20,16 @@ from typing import Any
 from vitsearch.architecture import Settings
 from vitsearch.errors import VitsearchError
 from vitsearch.spaces import Space
-from vitsearch.training.subnets import ATTEMPTS, SUBNET_SCHEMES, SubnetScheme, Uniform, generator_of
+from vitsearch.spaces.identity import check_identity
+from vitsearch.training.subnets import (
+    ATTEMPTS,
+    SUBNET_SCHEMES,
+    Identity,
+    SubnetScheme,
+    Uniform,
+    generator_of,
+    parse_scheme,
+)
 
 
 @dataclass(frozen=True)
@@ -63,9 +72,9 @@ class Resampled(Preferred):
                 known = [one[knob.name] for one in alike]
                 values[knob.name] = [
                     random.choice(_distinct([blocks[at] for blocks in known if at < len(blocks)]))
-                    for at in range(values["depth"])
+                    for at in range(space.slots(values))
                 ]
-            settings = space.settings(**values)
+            settings = space.settings(**space.repaired(values, random))
             if settings in space:
                 return settings
         raise VitsearchError(f"no member of {space.name} came out of {ATTEMPTS} draws from its candidates")
@@ -88,7 +97,9 @@ def by_size(space: Space, candidates: Sequence[Settings]) -> dict[str, list[Sett
 
 def scheme_of(name: str, space: Space, candidates: Sequence[Settings] | None) -> SubnetScheme:
     """The scheme of this name, over these candidates where it is one over candidates."""
-    found = SUBNET_SCHEMES[name]
+    found = parse_scheme(name)
+    if isinstance(found, Identity):
+        check_identity(space, "subnets identity")
     for number, settings in enumerate(candidates or ()):
         if reason := space.why_not(settings):
             raise VitsearchError(f"`candidates` must be networks of the space, but entry {number} is not: {reason}")

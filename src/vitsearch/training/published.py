@@ -48,7 +48,7 @@ RECIPES.add(
 VITAS = RECIPES.add(
     "vitas-weak",
     Recipe(
-        source="ViTAS (ECCV 2022), table 2, weak augmentation for the super-transformer: CutMix and erasing",
+        source="ViTAS (ECCV 2022), tables 3 (row 6) and 4, for the super-transformer: CutMix and erasing alone",
         learning_rate=1e-3,
         rate_batch=None,
         minimum_rate=0.0,
@@ -61,15 +61,19 @@ VITAS = RECIPES.add(
         precision="float32",
     ),
 )
-RECIPES.add(
+VITAS_RETRAIN = RECIPES.add(
     "vitas-retrain",
     replace(
         VITAS,
-        source="ViTAS (ECCV 2022), retraining: DeiT's augmentation, drop path 0.1, Mixup and CutMix (not below 1.3 G)",
-        augmentation=replace(DEIT_AUGMENTATION, repeats=1),
+        source="ViTAS (ECCV 2022), section 4.3, retraining as DeiT: RandAugment, Mixup, CutMix, drop path, repeats",
+        augmentation=DEIT_AUGMENTATION,
         mixup=0.8,
         drop_path=0.1,
     ),
+)
+RECIPES.add(
+    "vitas-retrain-small",
+    replace(VITAS_RETRAIN, source="ViTAS (ECCV 2022), section 4.3, retraining below 1.3 G MACs: no CutMix", cutmix=0.0),
 )
 PRENAS = replace(AUTOFORMER, source="PreNAS (ICML 2023), appendix C, table 9", minimum_rate=2e-5, mix_mode="elem")
 RECIPES.add(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from vitsearch.spaces import SPACES
+from vitsearch.spaces import patch_words
 from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe
@@ -40,8 +40,11 @@ def _what(plan: TrainingPlan, arch: str) -> list[Any]:
     if plan.space is None:
         return ["train", *(["--timm", plan.timm] if plan.timm is not None else [arch]), "--parts", plan.parts]
     name, fixed = plan.space["name"], plan.space["fixed"]
-    patches = ["--patch-size", fixed["patch_size"]] if fixed != SPACES[name].fixed() else []
-    return ["supernet", "train", name, "--subnets", plan.subnets, *patches]
+    words = ["supernet", "train", name, "--subnets", plan.subnets, *patch_words(name, fixed)]
+    if plan.sharing is not None:
+        words += ["--share", plan.sharing.share, "--class-token", plan.sharing.class_token]
+        words += ["--widths", plan.sharing.widths]
+    return words
 
 
 def _usual(distillation: Distillation | None) -> bool:

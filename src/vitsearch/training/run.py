@@ -35,6 +35,7 @@ from vitsearch.environment import describe_environment
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models import build
 from vitsearch.models.folder import foreign_config, timm_config, write_network
+from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
 from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
@@ -107,7 +108,7 @@ def train_network(
         loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
         environment = describe_environment(world.device) | {
             "processes": world.size,
-            "compiled": _compiled(how, world),
+            "compiled": _compiled(how, world, network),
         }
         if world.writes:
             enter_folder(folder, plan, environment, resume, allow_changed)
@@ -144,8 +145,9 @@ def measured_at_the_end(
     return {f"{split}_{name}": value for name, value in found.items()}
 
 
-def _compiled(how: Machine, world: World) -> bool:
-    return world.device.type == "cuda" if how.compiled is None else how.compiled
+def _compiled(how: Machine, world: World, network: nn.Module) -> bool:
+    usual = world.device.type == "cuda" and getattr(network, "few_shapes", True)
+    return usual if how.compiled is None else how.compiled
 
 
 def check_plan(plan: TrainingPlan, dataset: Dataset) -> None:
@@ -173,7 +175,8 @@ def make_network(plan: TrainingPlan) -> nn.Module:
     geometry, rate = plan.geometry, plan.recipe.drop_path
     network: nn.Module
     if plan.space is not None:
-        network = Supernet(supernet_space(plan.space), geometry, seed=plan.seed, drop_path_rate=rate)
+        space, options = supernet_space(plan.space), {"seed": plan.seed, "drop_path_rate": rate}
+        network = supernet_for(space, geometry, sharing=plan.sharing, **options)
     elif plan.settings is not None:
         network = build(plan.settings, geometry, seed=plan.seed, drop_path_rate=rate)
     else:
@@ -249,7 +252,7 @@ def make_trainer(
         "evaluate_every": how.evaluate_every,
         "progress": progress,
         "on_epoch": Curves(folder / "tensorboard") if how.tensorboard and world.writes else None,
-        "compiled": _compiled(how, world),
+        "compiled": _compiled(how, world, network),
     }
     if isinstance(network, Supernet):
         assert plan.subnets is not None

@@ -7,6 +7,8 @@ from typing import Any, Literal, cast
 from torch import Tensor, nn
 
 from vitsearch.architecture import Architecture
+from vitsearch.errors import VitsearchError
+from vitsearch.models.skeleton import Side
 from vitsearch.models.supernet import Supernet
 from vitsearch.models.vit import as_map, feature_info
 
@@ -14,13 +16,13 @@ from vitsearch.models.vit import as_map, feature_info
 class Subnet(nn.Module):
     """One network of a supernet as a network. It holds no parameters: they stay the supernet's."""
 
-    def __init__(self, supernet: Supernet, architecture: Architecture) -> None:
+    def __init__(self, supernet: Supernet, architecture: Architecture, side: Side | None = None) -> None:
         super().__init__()
-        self.architecture = architecture
+        self.architecture, self.side = architecture, side
         self._supernet = (supernet,)  # in a tuple, so that it is not a part of this module
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self._supernet[0](x, self.architecture))
+        return cast(Tensor, self._supernet[0](x, self.architecture, self.side))
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
@@ -30,6 +32,8 @@ class Subnet(nn.Module):
         self, x: Tensor, indices: list[int], norm: Literal[False] = False, output_fmt: Literal["NCHW"] = "NCHW"
     ) -> tuple[Tensor, list[Tensor]]:
         """As timm's transformers give them, for what a teacher's guidance needs."""
+        if len(self._supernet[0].sides) > 1:
+            raise VitsearchError("`distill_kind` must not be locality with `widths` two-sided: features have two sides")
         final, found = self._supernet[0].trace(x, self.architecture, indices)
         size, extra = x.shape[-1], int(self.architecture.class_token)
         sides = [round(size / self.feature_info[index]["reduction"]) for index in indices]

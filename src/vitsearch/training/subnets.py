@@ -6,13 +6,15 @@ The gradients of the networks of one step are added up.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from vitsearch.architecture import Settings, check_seed, check_whole
+from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.errors import VitsearchError
 from vitsearch.registry import Registry
 from vitsearch.spaces import Space
+from vitsearch.spaces.identity import check_identity
 
 ATTEMPTS = 1000
 
@@ -46,8 +48,39 @@ class Sandwich:
         return [region.largest(), region.smallest(), draw(space, random), draw(space, random)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """One network per step, each slot empty with this probability, all else uniform (ViTAS, section 4.3)."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise VitsearchError(f"`probability` of subnets must be from 0 to 1, but got {self.probability}")
+
+    def choose(self, space: Space, seed: int, step: int) -> list[Settings]:
+        slotted = check_identity(space, "subnets identity")
+        return [slotted.draw(generator_of(seed, step), self.probability)]
+
+
+SUBNET_SCHEMES.add("identity", Identity())
 SUBNET_SCHEMES.add("uniform", Uniform())
 SUBNET_SCHEMES.add("sandwich", Sandwich())
+
+
+def parse_scheme(text: str) -> SubnetScheme:
+    """`uniform`, or `identity:probability=0.4`."""
+    name, colon, rest = text.partition(":")
+    found = SUBNET_SCHEMES[name]
+    if not colon:
+        return found
+    option, _, value = rest.partition("=")
+    if not isinstance(found, Identity) or option != "probability":
+        raise VitsearchError(f"`subnets` must be a name, or identity:probability=0.4, but got {brief(text)}")
+    try:
+        return Identity(probability=float(value))
+    except ValueError:
+        raise VitsearchError(f"`probability` of subnets must be a number, but got {brief(value)}") from None
 
 
 def generator_of(seed: int, step: int) -> Random:
@@ -60,8 +93,8 @@ def draw(space: Space, random: Random) -> Settings:
         values: dict[str, Any] = {k.name: random.choice(k.choices) for k in space.knobs if k.per == "network"}
         for knob in space.knobs:
             if knob.per == "block":
-                values[knob.name] = [random.choice(knob.choices) for _ in range(values["depth"])]
-        settings = space.settings(**values)
+                values[knob.name] = [random.choice(knob.choices) for _ in range(space.slots(values))]
+        settings = space.settings(**space.repaired(values, random))
         if settings in space:
             return settings
     raise VitsearchError(f"no member of {space.name} came out of {ATTEMPTS} draws of its knobs")

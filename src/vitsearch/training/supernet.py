@@ -7,19 +7,20 @@ same. Their gradients add up; the loss that is reported is their mean.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from vitsearch.architecture import Architecture, Settings, check_whole
+from vitsearch.architecture import Architecture, Settings
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.folder import WEIGHTS
+from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
 from vitsearch.spaces import SPACES, Space, cost_of
+from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.randomness import seed_generators, seed_of
@@ -78,10 +79,18 @@ class SupernetTrainer(Trainer):
         found: dict[str, float] = {}
         ends = dict(zip(("smallest", "largest"), ends_of(self.space, self.candidates), strict=True))
         for name, settings in ends.items():
-            network = Subnet(cast(Supernet, self.best_network()), self.space.decode(settings))
-            measured = evaluate(network, batches, self.world, self.recipe.precision)
+            supernet, architecture = cast(Supernet, self.best_network()), self.space.decode(settings)
+            measured = accuracy(supernet, architecture, batches, self.world, self.recipe.precision)
             found |= {f"{name}_{what}": value for what, value in measured.items() if what != "images"}
         return found | {"top1": sum(found[f"{name}_top1"] for name in ends) / len(ends)}
+
+
+def accuracy(
+    supernet: Supernet, architecture: Architecture, batches: Iterable[Batch], world: World, precision: str
+) -> dict[str, float]:
+    """Of one network with the weights it inherits; the mean where the supernet has two sides."""
+    found = [evaluate(Subnet(supernet, architecture, side), batches, world, precision) for side in supernet.sides]
+    return {name: sum(one[name] for one in found) / len(found) for name in found[0]}
 
 
 def ends_of(space: Space, candidates: Sequence[Settings] | None) -> tuple[Settings, Settings]:
@@ -99,8 +108,7 @@ class TrainedSupernet(NamedTuple):
 
 
 def supernet_space(space: Mapping[str, Any]) -> Space:
-    fixed: dict[str, Any] = {name: check_whole(name, value) for name, value in space["fixed"].items()}
-    return replace(SPACES[space["name"]], **fixed)
+    return SPACES[space["name"]].with_fixed(space["fixed"])
 
 
 def read_supernet(folder: str | Path) -> TrainedSupernet:
@@ -111,7 +119,7 @@ def read_supernet(folder: str | Path) -> TrainedSupernet:
         raise BadStudy(f"{path} is the training of one network, not of a supernet")
     if not (path / WEIGHTS).exists():
         raise BadStudy(f"{path} is not finished: it has no {WEIGHTS}; --resume goes on with it")
-    supernet = Supernet(supernet_space(plan.space), plan.geometry)
+    supernet = supernet_for(supernet_space(plan.space), plan.geometry, sharing=plan.sharing)
     state, _ = load_weights(path / WEIGHTS)
     try:
         supernet.load_state_dict(state)

@@ -1,0 +1,170 @@
+"""What the experiments on ViTAS share: a supernet for a way of sharing, NSGA-II on it, the winner from scratch."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from common import RESULTS
+
+from vitsearch.architecture import Settings
+from vitsearch.cost import Geometry, Limits
+from vitsearch.data import open_training_data
+from vitsearch.models.super_transformer import Sharing
+from vitsearch.spaces import SPACES, Space, cost_of
+from vitsearch.spaces.channelwise import Channelwise
+from vitsearch.spaces.identity import identity_probability
+from vitsearch.study import run_search
+from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.recipe import RECIPES, Recipe, change
+from vitsearch.training.run import Machine, train_network
+
+PARENTS = 20
+WINDOW = 0.9
+"""A budget is the upper end of a window that begins here, as in the public code's configurations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One supernet and one search: what is searched, what is shared, and how steps draw networks."""
+
+    name: str
+    space: Space
+    sharing: Sharing
+    identity: float | None
+    """The identity probability; None: every choice of a slot as likely."""
+    recipe: Recipe
+    budget: int
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--work", type=Path, required=True, help="where runs are kept, and resumed")
+    parser.add_argument("--space", default="vitas")
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--patch-sizes", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--recipe", default="vitas-weak", help="of the supernets")
+    parser.add_argument("--set", action="append", default=[], help="a field of that recipe: epochs=100")
+    parser.add_argument("--retrain", default="small-images", help="recipe of the networks that are found")
+    parser.add_argument("--set-retrain", action="append", default=[], help="a field of that recipe")
+    parser.add_argument("--population", type=int, default=50)
+    parser.add_argument("--generations", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--commit")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+
+
+class Bench:
+    """The data, the input and the recipes of an experiment, and the folder its runs are in."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        dataset = open_training_data(options.data)
+        self.geometry = Geometry(image_size=options.image_size, classes=dataset.classes)
+        self.validation_images = len(dataset.part("validation"))
+        self.recipe = self._recipe(options.recipe, options.set)
+        self.retrained = self._recipe(options.retrain, options.set_retrain)
+        self.space = SPACES[options.space].with_patch_size(options.patch_sizes)
+
+    def _recipe(self, name: str, given: list[str]) -> Recipe:
+        fields = dict(each.split("=", 1) for each in given)
+        return change(RECIPES[name], {"image_size": str(self.options.image_size)} | fields)
+
+    def identity(self, budget: int) -> float:
+        return round(float(identity_probability(self.space, Limits(max_macs=budget), self.geometry)), 6)
+
+    def train(self, run: Run, seed: int) -> Path:
+        """The supernet, which runs with another budget share where nothing in it depends on the budget."""
+        subnets = "uniform" if run.identity is None else f"identity:probability={run.identity}"
+        folder = Path(self.options.work) / f"{run.name}-{'uniform' if run.identity is None else run.budget}-{seed}"
+        plan = TrainingPlan(
+            space={"name": run.space.name, "fixed": run.space.fixed()},
+            subnets=subnets,
+            sharing=run.sharing,
+            geometry=self.geometry,
+            data=self.options.data,
+            recipe=run.recipe,
+            seed=seed,
+        )
+        train_network(plan, folder, machine=Machine(device=self.options.device), resume=True)
+        return folder
+
+    def search(self, run: Run, supernet: Path, seed: int) -> dict[str, Any]:
+        """The best network of the window by the weights it inherits, and how long finding it took."""
+        leaning = "" if run.identity is None else f",identity={run.identity}"
+        trials = self.options.population * self.options.generations
+        parents = min(PARENTS, self.options.population)
+        result = run_search(
+            run.space,
+            out=Path(self.options.work) / f"search-{run.name}-{run.budget}-{seed}",
+            objective=f"supernet:{supernet}",
+            strategy=f"nsga2:population={self.options.population},parents={parents}{leaning}",
+            trials=trials,
+            limits=Limits(min_macs=round(WINDOW * run.budget), max_macs=run.budget),
+            geometry=self.geometry,
+            seed=seed,
+            device=self.options.device,
+            resume=True,
+        )
+        best = result.study.best
+        assert best is not None
+        seconds = sum(trial.seconds for trial in result.study.trials)
+        passes = len(run.sharing.sides) * len(result.study.trials)
+        return {
+            "settings": best.settings,
+            "inherited_top1": best.measured[f"supernet:{supernet}"],
+            "trials": len(result.study.trials),
+            "search_seconds": seconds,
+            "images_per_second": self.validation_images * passes / seconds,
+        }
+
+    def retrain(self, name: str, settings: Settings, seed: int) -> float:
+        """Accuracy on the test part, from scratch."""
+        plan = TrainingPlan(
+            settings=settings, geometry=self.geometry, data=self.options.data, recipe=self.retrained, seed=seed
+        )
+        machine = Machine(device=self.options.device)
+        done = train_network(plan, Path(self.options.work) / f"retrain-{name}-{seed}", machine=machine, resume=True)
+        return float(done.result["test_top1"])
+
+    def whole(self, run: Run, seed: int) -> dict[str, Any]:
+        """Train, search, retrain."""
+        supernet = self.train(run, seed)
+        found = self.search(run, supernet, seed)
+        found["retrained_top1"] = self.retrain(f"{run.name}-{run.budget}", found["settings"], seed)
+        cost = cost_of(found["settings"], self.geometry)
+        line = f"inherited {found['inherited_top1']:.2f} retrained {found['retrained_top1']:.2f}"
+        print(f"{run.name} budget {run.budget} seed {seed}: {line} ({cost.macs / 1e6:.0f} M MACs)", flush=True)
+        return found | {"seed": seed, "params": cost.params, "macs": cost.macs}
+
+
+def spread(values: list[float]) -> dict[str, float | None]:
+    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
+
+
+def difference(ours: list[dict[str, Any]], others: list[dict[str, Any]], what: str) -> dict[str, float | None]:
+    """Seed by seed."""
+    return spread([one[what] - other[what] for one, other in zip(ours, others, strict=True)])
+
+
+def dimensions(space: Space, patch_size: int, heads: int, depth: int) -> Space:
+    """Widths alone: one patch size, one head count, every block there."""
+    assert isinstance(space, Channelwise)
+    made = Channelwise(
+        name=f"{space.name}-dimensions",
+        description=f"{space.name} with the widths of {depth} blocks to choose",
+        paper=space.paper,
+        patch_sizes=(patch_size,),
+        embed_dim=space.embed_dim,
+        num_heads=(heads,),
+        attention_dim=space.attention_dim,
+        mlp_dim=space.mlp_dim,
+        steps=space.steps,
+        slot_count=depth,
+        identity=False,
+    )
+    return SPACES[made.name].with_patch_size(patch_size) if made.name in SPACES else SPACES.add(made.name, made)

@@ -1,0 +1,92 @@
+"""ViTAS, Table 3, rows 0, 6 and 8: does strong augmentation collapse the super-transformer?
+
+    python experiments/vitas_table3.py --data parquet:cifar10 --work runs/vitas [--rows 6 0 8] [--seeds 3]
+
+The super-transformer of Table 2's row 7 at one budget (DeiT-Ti's MACs unless given) with DeiT's recipe (RandAugment,
+Mixup, CutMix, erasing, stochastic depth, repeated augmentation), with CutMix and erasing, and with neither, at equal
+steps. Reports the accuracy that the winner inherits (validation), the mean over the first generation, and the winner's
+from scratch (test), with the spread over seeds. Writes results/vitas_table3.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from common import circumstances, write
+from vitas_common import Bench, Run, add_options, difference, spread
+
+from vitsearch.arguments import read_quantity
+from vitsearch.environment import pick_device
+from vitsearch.models.super_transformer import Sharing
+from vitsearch.study import Study
+from vitsearch.training.recipe import Recipe
+
+RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
+
+
+def recipes(weak: Recipe) -> dict[int, Recipe]:
+    """Row 6 is the recipe that was given; the others add to it or take away. Smoothing is the same in all."""
+    plain = replace(weak.augmentation, erase=0.0)
+    strong = replace(weak.augmentation, rand_augment=RAND_AUGMENT, repeats=3)
+    return {
+        0: replace(weak, augmentation=strong, mixup=0.8, cutmix=1.0, drop_path=0.1),
+        6: weak,
+        8: replace(weak, augmentation=plain, mixup=0.0, cutmix=0.0),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--rows", type=int, nargs="+", default=[6, 0, 8], choices=[0, 6, 8])
+    parser.add_argument("--budget", default="365107584", help="largest MACs")
+    options = parser.parse_args()
+    bench, budget = Bench(options), read_quantity("--budget", options.budget) or 1
+    found: dict[str, Any] = circumstances(pick_device(options.device), options.commit)
+    found |= {"data": options.data, "seeds": options.seeds, "budget": budget, "identity": bench.identity(budget)}
+    found |= {"retrain": bench.retrained.to_json(), "rows": []}
+    measured: dict[int, list[dict[str, Any]]] = {}
+    for row in options.rows:
+        recipe = recipes(bench.recipe)[row]
+        name = "share-v" if row == 6 else f"augmented-{row}"  # row 6 is Table 2's row 7
+        run = Run(
+            name=name,
+            space=bench.space,
+            sharing=Sharing(),
+            identity=bench.identity(budget),
+            recipe=recipe,
+            budget=budget,
+        )
+        results = [with_first(bench, run, seed) for seed in range(options.seeds)]
+        measured[row] = results
+        found["rows"].append(summary(row, recipe, results, measured.get(6)))
+        write("vitas_table3.json", found, options.out)
+
+
+def with_first(bench: Bench, run: Run, seed: int) -> dict[str, Any]:
+    """Also how the networks of the first generation do: a collapsed supernet has them all at chance."""
+    found = bench.whole(run, seed)
+    study = Study.open(Path(bench.options.work) / f"search-{run.name}-{run.budget}-{seed}")
+    name = study.plan.objectives[0].name
+    first = [trial.measured[name] for trial in study.trials[: bench.options.population] if trial.error is None]
+    return found | {"first_generation_top1": mean(first)}
+
+
+def summary(
+    row: int, recipe: Recipe, results: list[dict[str, Any]], weak: list[dict[str, Any]] | None
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"row": row}
+    for what in ("inherited_top1", "first_generation_top1", "retrained_top1"):
+        found[what] = spread([one[what] for one in results])
+        if weak is not None and row != 6:
+            found[f"{what}_minus_row_6"] = difference(results, weak, what)
+    print(found, flush=True)
+    return found | {"recipe": recipe.to_json(), "runs": results}
+
+
+if __name__ == "__main__":
+    main()

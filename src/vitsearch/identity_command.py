@@ -1,0 +1,95 @@
+"""`vitsearch identity`: how often slots must be empty so that the networks a supernet trains fit a budget on average.
+
+vitsearch identity vitas --max-macs 1G
+vitsearch identity vitas --image-size 32 --classes 10 --patch-size 2,4,8 --min-throughput 20000
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from vitsearch.arguments import choose_geometry, read_limits
+from vitsearch.cost import IMAGENET, Geometry, Limits
+from vitsearch.errors import VitsearchError
+from vitsearch.options import (
+    NUMBER,
+    ClassesOption,
+    DeviceOption,
+    ImageSizeOption,
+    JsonOption,
+    MaxMacs,
+    MaxParams,
+    PatchOption,
+    SeedOption,
+    SpaceArgument,
+)
+from vitsearch.spaces import SPACES, Space
+from vitsearch.terminal import emit, progress_bar
+
+
+def identity(
+    space: SpaceArgument,
+    max_params: MaxParams = None,
+    max_macs: MaxMacs = None,
+    min_throughput: Annotated[
+        int | None, typer.Option("--min-throughput", **NUMBER, help="Images/s, measured on this machine.")
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", **NUMBER, help="Networks to measure.")] = 1000,
+    batch_size: Annotated[int, typer.Option("--batch-size", **NUMBER, help="Images at once when measuring.")] = 256,
+    image_size: ImageSizeOption = None,
+    classes: ClassesOption = None,
+    patch_size: PatchOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """The identity probability at which networks cost, on average, what the budget says (ViTAS)."""
+    found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
+    geometry = choose_geometry(IMAGENET, image_size, classes)
+    limits = read_limits(None, max_params, None, max_macs)
+    if (min_throughput is not None) + len(limits.bounds()) != 1:
+        raise VitsearchError("exactly one of `--max-params`, `--max-macs`, `--min-throughput` must be given")
+    if min_throughput is None:
+        shown = solve(found, limits, geometry)
+    else:
+        shown = measure(found, min_throughput, geometry, samples, batch_size, seed, device)
+    if as_json:
+        return emit(shown)
+    print(f"identity probability {shown['probability']:.6f}: on average {describe(shown)}")
+    print(f"next: vitsearch supernet train {space} --subnets identity:probability={shown['probability']:.6f} --out run")
+
+
+def solve(space: Space, limits: Limits, geometry: Geometry) -> dict[str, Any]:
+    from vitsearch.spaces.identity import identity_probability, reach
+
+    probability, ends = identity_probability(space, limits, geometry), reach(space, geometry)
+    mean = ends.at(float(probability))
+    shown: dict[str, Any] = {"probability": float(probability)}
+    shown |= {"mean_params": float(mean.params), "mean_macs": float(mean.macs)}
+    for kind in ("params", "macs"):
+        shown[f"reachable_{kind}"] = [float(getattr(ends.least, kind)), float(getattr(ends.most, kind))]
+    return shown
+
+
+def measure(
+    space: Space, target: int, geometry: Geometry, samples: int, batch_size: int, seed: int, device: str
+) -> dict[str, Any]:
+    from vitsearch.environment import pick_device
+    from vitsearch.throughput import Stopwatch, identity_for_throughput
+
+    watch = Stopwatch(geometry=geometry, batch_size=batch_size, device=pick_device(device))
+    with progress_bar("measuring", 1) as tick:
+        found = identity_for_throughput(space, target, watch, samples=samples, seed=seed, progress=tick)
+    shown: dict[str, Any] = {"probability": found.probability, "interval": [found.low, found.high]}
+    shown |= {"images_per_second": found.images_per_second, "standard_error": found.standard_error}
+    return shown | {"samples": found.samples, "batch_size": batch_size, "device": str(watch.device)}
+
+
+def describe(shown: dict[str, Any]) -> str:
+    if "mean_macs" in shown:
+        return f"{shown['mean_params']:,.0f} parameters, {shown['mean_macs']:,.0f} MACs"
+    low, high = shown["interval"]
+    speed = f"{shown['images_per_second']:,.0f} +- {shown['standard_error']:,.0f} images/s"
+    return f"{speed} over {shown['samples']} networks; the probability lies in {low:.4f} to {high:.4f}"

@@ -1,0 +1,410 @@
+"""ViTAS's spaces: patch size, one width, and slots that are empty or have heads, an attention and an MLP ratio.
+
+Su et al., ViTAS: Vision Transformer Architecture Search, ECCV 2022. `vitas` is Table 1, `vitas-large` Table 9 with
+twice the widths; `vitas-block` and `vitas-block-large` repeat one block twelve times at patch size 16 (section 5.3).
+A ratio r gives queries, keys and values together round(1440 r) channels, and MLPs round(1440 r). In settings, 0 heads
+is the identity: the slot chooses nothing but which weights of a supernet the others have, and its ratios are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from random import Random
+from typing import Any, cast
+
+from vitsearch.architecture import (
+    LARGEST,
+    SCALES,
+    Absent,
+    Architecture,
+    Attention,
+    Block,
+    ClassAttention,
+    Patch,
+    Scale,
+    Settings,
+    Stage,
+    attention,
+    brief,
+    check_whole,
+)
+from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost, block_cost, vitas_counter_macs
+from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.spaces.base import SPACES, Knob, Space
+from vitsearch.spaces.slotted import Frame, Member, Slots, SlottedRegion
+
+EXTRAS: dict[str, Any] = {"scale": "head", "cait": 0}
+"""Settings that no search changes, and what they are where they are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratioed(Space):
+    """What the spaces share: widths as ratios k / `steps` of the largest."""
+
+    embed_dim: tuple[int, ...]
+    num_heads: tuple[int, ...] = (3, 6, 12, 16)
+    attention_dim: int = 1440
+    """Queries, keys and values of the largest block together."""
+    mlp_dim: int = 1440
+    steps: int = 10
+
+    def __post_init__(self) -> None:
+        for name, width, parts in (("attention_dim", self.attention_dim, 3), ("mlp_dim", self.mlp_dim, 1)):
+            for heads in self.num_heads if parts == 3 else (1,):
+                if width % (parts * self.steps * heads):
+                    raise VitsearchError(f"`{name}` must divide by {parts} x `steps` x heads, but got {width}")
+
+    @cached_property
+    def ratios(self) -> tuple[float, ...]:
+        return tuple(step / self.steps for step in range(1, self.steps + 1))
+
+    @property
+    def patches(self) -> tuple[int, ...]:
+        """Patch sizes that occur."""
+        return (self.patch_size,)
+
+    def published_macs(self, architecture: Architecture, geometry: Geometry) -> int | None:
+        return None if architecture.late_token else vitas_counter_macs(architecture, geometry)
+
+    def block(self, heads: int, attention_ratio: float, mlp_ratio: float, scale: Scale = "head") -> Attention:
+        return _block(heads, attention_ratio, mlp_ratio, scale, self.attention_dim, self.mlp_dim)
+
+    def ratios_of(self, block: Attention) -> tuple[float, float]:
+        """Those that give this block; choices where there are such."""
+        inner = 3 * block.heads * block.head_dim
+        pairs = (inner, self.attention_dim), (block.hidden, self.mlp_dim)
+        found = [next((r for r in self.ratios if round(most * r) == width), width / most) for width, most in pairs]
+        return found[0], found[1]
+
+    def blueprint(self, patch_size: int, width: int, blocks: Iterable[Block], cait: int = 0) -> Architecture:
+        """With `cait`, so many blocks of class attention after the last, as wide as it, and LayerScale."""
+        given = tuple(blocks)
+        if cait:
+            present = [block for block in given if isinstance(block, Attention)]
+            if not present:
+                raise BadSettings(f"`cait` must be 0 in a network without blocks, but got {cait}")
+            shape = {name: getattr(present[-1], name) for name in ("heads", "head_dim", "hidden")}
+            scaled = [replace(b, layer_scale=True) if isinstance(b, Attention) else b for b in given]
+            given = (*scaled, *[ClassAttention(**shape)] * cait)
+        stage = Stage(entry=Patch(size=patch_size, stride=patch_size), width=width, blocks=given)
+        return Architecture(stages=(stage,), readout="class", position="patches" if cait else "all")
+
+    def largest_block(self) -> Attention:
+        return self.block(max(self.num_heads), 1.0, 1.0)
+
+    def read(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """As the base, and what is not searched: `scale` of the softmax, and `cait`."""
+        if not isinstance(settings, Mapping):
+            raise BadSettings(f"an architecture must be a JSON object of settings, but got {brief(settings)}")
+        scale, cait = settings.get("scale", "head"), settings.get("cait", 0)
+        if not isinstance(scale, str) or scale not in SCALES:
+            raise BadSettings(f"`scale` must be one of {', '.join(SCALES)}, but got {brief(scale)}")
+        values, fixed = super().read({name: value for name, value in settings.items() if name not in EXTRAS})
+        return values | {"scale": scale, "cait": check_whole("cait", cait, least=0, most=16)}, fixed
+
+    def check_blueprint(self, architecture: Architecture) -> tuple[Patch, int, list[Attention | None], dict[str, Any]]:
+        """Patch, width and slots of a blueprint that settings can say, and what else they say of it."""
+        stage, entry = architecture.stages[0], architecture.stages[0].entry
+        cait = sum(isinstance(block, ClassAttention) for block in stage.blocks)
+        slots = stage.blocks[: len(stage.blocks) - cait]
+        plain = [replace(b, layer_scale=False) if isinstance(b, Attention) and cait else b for b in slots]
+        scales = {block.scale for block in plain if isinstance(block, Attention)} or {"head"}
+        square = isinstance(entry, Patch) and self.blueprint(entry.size, stage.width, plain, cait) == architecture
+        known = all(isinstance(b, Absent) or (isinstance(b, Attention) and not b.relative_distance) for b in plain)
+        if len(scales) != 1 or not (square and known):
+            raise BadSettings(f"{self.name} has one stage of plain attention blocks, and this blueprint is another")
+        blocks = [block if isinstance(block, Attention) else None for block in plain]
+        return cast(Patch, entry), stage.width, blocks, {"scale": scales.pop(), "cait": cait}
+
+    def settings(self, **values: Any) -> Settings:
+        extras = {name: values[name] for name, usual in EXTRAS.items() if values.get(name, usual) != usual}
+        return super().settings(**values) | extras
+
+    def why_not_choices(self, spelled: Settings) -> str | None:
+        for name, usual in EXTRAS.items():
+            if spelled.get(name, usual) != usual:
+                return f"`{name}` is {spelled[name]}, and {self.name} has {usual}"
+        return super().why_not_choices({name: value for name, value in spelled.items() if name not in EXTRAS})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channelwise(Ratioed):
+    """Slots of blocks, each with choices of its own."""
+
+    patch_sizes: tuple[int, ...] = (14, 16, 32)
+    slot_count: int = 16
+    identity: bool = True
+    """Whether slots may be empty."""
+
+    @property
+    def patches(self) -> tuple[int, ...]:
+        return self.patch_sizes
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        return (
+            Knob(name="patch_size", choices=self.patch_sizes),
+            Knob(name="embed_dim", choices=self.embed_dim),
+            Knob(name="num_heads", choices=(0, *self.num_heads) if self.identity else self.num_heads, per="block"),
+            Knob(name="attention_ratio", choices=self.ratios, per="block"),
+            Knob(name="mlp_ratio", choices=self.ratios, per="block"),
+        )
+
+    def fixed(self) -> dict[str, Any]:
+        return {"patch_sizes": list(self.patch_sizes)}
+
+    def spelled(self) -> dict[str, int]:
+        """Settings name one of the sizes, and not the others."""
+        return {}
+
+    def with_patch_size(self, patch_size: int | Sequence[int]) -> Space:
+        return self.with_fixed({"patch_sizes": [patch_size] if isinstance(patch_size, int) else list(patch_size)})
+
+    def with_fixed(self, fixed: Mapping[str, Any]) -> Space:
+        sizes = fixed.get("patch_sizes", list(self.patch_sizes))
+        if not isinstance(sizes, list) or not sizes or len(set(map(str, sizes))) != len(sizes):
+            raise BadSettings(f"`patch_sizes` must be a list of different numbers, but got {brief(sizes)}")
+        return replace(self, patch_sizes=tuple(check_whole("patch_size", size) for size in sizes))
+
+    def over(self, settings: Mapping[str, Any]) -> Space:
+        return self.with_patch_size(settings["patch_size"])
+
+    def slots(self, values: Mapping[str, Any]) -> int:
+        return self.slot_count
+
+    def repaired(self, values: Mapping[str, Any], random: Random) -> Mapping[str, Any]:
+        """A block that has become one draws its ratios."""
+        drawn = {
+            name: [
+                random.choice(self.ratios) if heads and ratio is None else ratio
+                for heads, ratio in zip(values["num_heads"], values[name], strict=True)
+            ]
+            for name in ("attention_ratio", "mlp_ratio")
+        }
+        return {**values, **drawn}
+
+    def draw(self, random: Random, identity: float) -> Settings:
+        """Each slot empty with this probability, all else uniform; every draw takes as many random numbers."""
+        size, width = random.choice(self.patch_sizes), random.choice(self.embed_dim)
+        drawn = [
+            (random.random(), random.choice(self.num_heads), random.choice(self.ratios), random.choice(self.ratios))
+            for _ in range(self.slot_count)
+        ]
+        return self.settings(
+            patch_size=size,
+            embed_dim=width,
+            num_heads=[0 if chance < identity else heads for chance, heads, _, _ in drawn],
+            attention_ratio=[ratio for _, _, ratio, _ in drawn],
+            mlp_ratio=[ratio for _, _, _, ratio in drawn],
+        )
+
+    def settings(self, **values: Any) -> Settings:
+        """The ratios of an empty slot are null."""
+        given: dict[str, Any] = dict(values)
+        for name in ("attention_ratio", "mlp_ratio"):
+            pairs = zip(values["num_heads"], values[name], strict=True)
+            given[name] = [ratio if heads else None for heads, ratio in pairs]
+        return super().settings(**given)
+
+    def decode(self, settings: Mapping[str, Any]) -> Architecture:
+        values, _ = self.read(settings)
+        size, width = (check_whole(name, values[name]) for name in ("patch_size", "embed_dim"))
+        lists = [values[name] for name in ("num_heads", "attention_ratio", "mlp_ratio")]
+        if not all(isinstance(one, (list, tuple)) for one in lists) or len({len(one) for one in lists}) != 1:
+            found = brief([values[name] for name in ("num_heads", "attention_ratio", "mlp_ratio")])
+            rule = "must be lists with one entry for each slot"
+            raise BadSettings(f"`num_heads`, `attention_ratio` and `mlp_ratio` {rule}, but got {found}")
+        check_whole("slots", len(lists[0]), least=0, most=1024)
+        blocks = [self._slot(h, a, m, values["scale"]) for h, a, m in zip(*lists, strict=True)]
+        return self.blueprint(size, width, blocks, values["cait"])
+
+    def _slot(self, heads: Any, attention_ratio: Any, mlp_ratio: Any, scale: Scale) -> Block:
+        if check_whole("num_heads", heads, least=0):
+            return self.block(heads, attention_ratio, mlp_ratio, scale)
+        for name, ratio in (("attention_ratio", attention_ratio), ("mlp_ratio", mlp_ratio)):
+            if ratio is not None:
+                check_ratio(name, ratio)
+        return ABSENT
+
+    def encode(self, architecture: Architecture) -> Settings:
+        entry, width, blocks, extras = self.check_blueprint(architecture)
+        ratios = [(None, None) if block is None else self.ratios_of(block) for block in blocks]
+        return self.settings(
+            patch_size=entry.size,
+            embed_dim=width,
+            num_heads=[0 if block is None else block.heads for block in blocks],
+            attention_ratio=[attention for attention, _ in ratios],
+            mlp_ratio=[mlp for _, mlp in ratios],
+            **extras,
+        )
+
+    def why_not(self, settings: Mapping[str, Any]) -> str | None:
+        reason = super().why_not(settings)
+        if reason is None and settings["patch_size"] not in self.patch_sizes:
+            allowed = ", ".join(map(str, self.patch_sizes))
+            return f"`patch_size` is {settings['patch_size']}, and this {self.name} has {allowed}"
+        return reason
+
+    def why_not_choices(self, spelled: Settings) -> str | None:
+        """Over whatever patches; an empty slot has no ratios to ask about."""
+        if len(spelled["num_heads"]) != self.slot_count:
+            return f"`num_heads` has {len(spelled['num_heads'])} entries, and {self.name} has {self.slot_count} slots"
+        filled = {name: [r or self.ratios[0] for r in spelled[name]] for name in ("attention_ratio", "mlp_ratio")}
+        return super().why_not_choices(spelled | filled | {"patch_size": self.patch_sizes[0]})
+
+    def envelope(self) -> Architecture:
+        return self.blueprint(max(self.patch_sizes), max(self.embed_dim), [self.largest_block()] * self.slot_count)
+
+    def region(self, limits: Limits | None = None, geometry: Geometry = IMAGENET) -> SlottedRegion:
+        return _region(self, limits or Limits(), geometry)
+
+    def frames(self, geometry: Geometry) -> list[Frame]:
+        """A block's cost is linear in its two steps; three blocks say how."""
+        found = []
+        for size in self.patch_sizes:
+            for width in self.embed_dim:
+                empty = self.blueprint(size, width, ())
+                (side,) = empty.sides(geometry.image_size)
+                heads, step = self.num_heads[0], 1 / self.steps
+                three = [self.block(heads, step * a, step * m) for a, m in ((1, 1), (2, 1), (1, 2))]
+                one, more_attention, more_mlp = (block_cost(block, width, side, 1) for block in three)
+                attention_step, mlp_step = _minus(more_attention, one), _minus(more_mlp, one)
+                block = _minus(_minus(one, attention_step), mlp_step)
+                fixed = architecture_cost(empty, geometry)
+                found.append(Frame(size, width, fixed, block, attention_step, mlp_step))
+        return found
+
+    def settle(self, member: Member) -> Settings:
+        return self.settings(
+            patch_size=member.patch_size,
+            embed_dim=member.width,
+            num_heads=[block[0] if block else 0 for block in member.blocks],
+            attention_ratio=[self.ratios[block[1] - 1] if block else None for block in member.blocks],
+            mlp_ratio=[self.ratios[block[2] - 1] if block else None for block in member.blocks],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated(Ratioed):
+    """One block, `depth` times."""
+
+    depth: int = 12
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        return (
+            Knob(name="embed_dim", choices=self.embed_dim),
+            Knob(name="num_heads", choices=self.num_heads),
+            Knob(name="attention_ratio", choices=self.ratios),
+            Knob(name="mlp_ratio", choices=self.ratios),
+        )
+
+    def decode(self, settings: Mapping[str, Any]) -> Architecture:
+        values, fixed = self.read(settings)
+        heads = check_whole("num_heads", values["num_heads"])
+        block = self.block(heads, values["attention_ratio"], values["mlp_ratio"], values["scale"])
+        width = check_whole("embed_dim", values["embed_dim"])
+        return self.blueprint(fixed["patch_size"], width, [block] * self.depth, values["cait"])
+
+    def encode(self, architecture: Architecture) -> Settings:
+        entry, width, blocks, extras = self.check_blueprint(architecture)
+        block = blocks[0] if blocks else None
+        if block is None or set(blocks) != {block} or len(blocks) != self.depth:
+            raise BadSettings(f"{self.name} has one block {self.depth} times, and this blueprint is another")
+        attention_ratio, mlp_ratio = self.ratios_of(block)
+        values = {"embed_dim": width, "num_heads": block.heads, "attention_ratio": attention_ratio}
+        return self.settings(patch_size=entry.size, mlp_ratio=mlp_ratio, **values, **extras)
+
+    def envelope(self) -> Architecture:
+        return self.blueprint(self.patch_size, max(self.embed_dim), [self.largest_block()] * self.depth)
+
+
+ABSENT = Absent()
+
+
+def check_ratio(name: str, ratio: object) -> float:
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= LARGEST:
+        raise BadSettings(f"`{name}` must be a positive number up to {LARGEST}, but got {brief(ratio)}")
+    return ratio
+
+
+@lru_cache(maxsize=1 << 14, typed=True)
+def _kept_block(
+    heads: int, attention_ratio: float, mlp_ratio: float, scale: Scale, attention_dim: int, mlp_dim: int
+) -> Attention:
+    hidden = check_whole("mlp_ratio * width", round(mlp_dim * check_ratio("mlp_ratio", mlp_ratio)), most=LARGEST * 16)
+    whole = round(attention_dim * check_ratio("attention_ratio", attention_ratio))
+    if whole % (3 * heads):
+        raise BadSettings(
+            f"`attention_ratio` must give a width that 3 x {heads} heads divide, but got {attention_ratio}: {whole}"
+        )
+    return attention(heads, whole // 3 // heads, hidden, 0, scale)
+
+
+def _block(heads: int, attention_ratio: Any, mlp_ratio: Any, scale: Scale, *widths: int) -> Attention:
+    for name, ratio in (("attention_ratio", attention_ratio), ("mlp_ratio", mlp_ratio)):
+        check_ratio(name, ratio)  # before it is looked up: not everything can be
+    return _kept_block(heads, attention_ratio, mlp_ratio, scale, *widths)
+
+
+@lru_cache(maxsize=32)
+def _region(space: Channelwise, limits: Limits, geometry: Geometry) -> SlottedRegion:
+    slots = Slots(space.slot_count, space.num_heads, space.steps, space.identity)
+    return SlottedRegion(slots, space.frames(geometry), limits, space.name, space.settle)
+
+
+def _minus(more: Cost, less: Cost) -> Cost:
+    return Cost(more.params - less.params, more.macs - less.macs)
+
+
+def _widths(largest: int) -> tuple[int, ...]:
+    return tuple(round(largest * step / 10) for step in range(1, 11))
+
+
+_VITAS = "Su et al., ViTAS: Vision Transformer Architecture Search, ECCV 2022"
+
+for _space in (
+    Channelwise(
+        name="vitas",
+        description="ViTAS, Table 1: patch size, width, 16 slots of heads and ratios or nothing",
+        paper=_VITAS,
+        embed_dim=_widths(384),
+    ),
+    Channelwise(
+        name="vitas-large",
+        description="ViTAS, Table 9: the same with twice the widths",
+        paper=_VITAS,
+        embed_dim=_widths(768),
+        attention_dim=2880,
+        mlp_dim=2880,
+    ),
+    Repeated(
+        name="vitas-block",
+        description="ViTAS, section 5.3: one block twelve times",
+        paper=_VITAS,
+        embed_dim=_widths(384),
+    ),
+    Repeated(
+        name="vitas-block-large",
+        description="ViTAS, appendix E: one block twelve times, with twice the widths",
+        paper=_VITAS,
+        embed_dim=_widths(768),
+        attention_dim=2880,
+        mlp_dim=2880,
+    ),
+    Channelwise(
+        name="vitas-micro",
+        description="39,366 very small networks, for tests and brute-force checks",
+        paper=_VITAS,
+        patch_sizes=(16, 32),
+        embed_dim=(16, 24, 32),
+        num_heads=(2, 4),
+        attention_dim=96,
+        mlp_dim=64,
+        steps=2,
+        slot_count=4,
+    ),
+):
+    SPACES.add(_space.name, cast(Space, _space))

@@ -19,9 +19,10 @@ SURFACE = {
     "bench show": "--bench --json",
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",
+    "bench fit": "--bench --dataset --json --out --seed",
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
-    "--evaluate-every --from --image-size --json --out --parts --recipe --resident --resume --save-every --seed --set "
-    "--tensorboard --timm --workers arch",
+    "--evaluate-every --from --image-size --json --out --parts --push-dir --recipe --resident --resume --save-every "
+    "--seed --set --tensorboard --timm --workers arch",
     "recipes": "--json name",
     "supernet train": "--allow-changed --batch-size --channels --data --device --distill --distill-kind --epochs "
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "

@@ -20,13 +20,16 @@ PAGES = [
     "docs/supernet.md",
     "docs/scoring.md",
     "docs/proxies.md",
+    "docs/predictor.md",
     "docs/data.md",
     "docs/training.md",
     "docs/prenas.md",
+    "docs/export.md",
 ]
 TABLES = [
     "benchmarks/render.py",
     "experiments/proxy_tables.py",
+    "experiments/predictor_tables.py",
     "experiments/prenas_tables.py",
     "experiments/training_tables.py",
 ]

@@ -25,9 +25,11 @@ ORDER = [
     "training",
     "export",
     "latency",
+    "predictor",
     "evaluate",
     "benchmark",
     "correlation",
+    "cross_validation",
     "search",
     "study",
     "methods",
@@ -41,6 +43,7 @@ ORDER = [
     "supernet_command",
     "search_command",
     "specialize_command",
+    "export_command",
     "cli",
     "__main__",
 ]
@@ -58,6 +61,7 @@ TORCH_FREE = (
     "training_command",
     "search_command",
     "specialize_command",
+    "export_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

@@ -160,6 +160,24 @@ def choose_geometry(base: Geometry, image_size: int | None, classes: int | None)
     )
 
 
+def objective_input(objective: str, patch_size: int | None) -> tuple[Geometry, int | None]:
+    """Image size, classes and patches of the supernet or predictor that is an objective, where one is."""
+    for name in objective.split(","):
+        kind, _, file = name.removeprefix("min:").removeprefix("max:").partition(":")
+        if kind == "supernet":
+            from vitsearch.training.plan import read_plan
+
+            plan, _ = read_plan(Path(file))
+            fixed = plan.space["fixed"] if plan.space else {}
+            return plan.geometry, patch_size if patch_size is not None else fixed.get("patch_size")
+        if kind == "predictor":
+            from vitsearch.predictor import read_predictor
+
+            found = read_predictor(file)
+            return found.geometry, patch_size if patch_size is not None else found.space.patch_size
+    return IMAGENET, patch_size
+
+
 def note_outside(given: Sequence[Given], most: int = 3) -> None:
     notes = [item.understood.outside for item in given if item.understood.outside]
     for note in notes[:most]:

@@ -21,7 +21,7 @@ from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import SUPERNET, Evaluator, Score
+from vitsearch.evaluate import PREDICTOR, SUPERNET, Evaluator, Score
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
@@ -37,7 +37,7 @@ def parse_objective(text: str) -> Objective:
     """`dss`, or `min:params` to overrule the direction that the proxy declares."""
     prefix, _, rest = text.partition(":")
     direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
-    natural = "max" if name.startswith(SUPERNET) else parse_proxy(name)[0].direction
+    natural = "max" if name.startswith((SUPERNET, PREDICTOR)) else parse_proxy(name)[0].direction
     return Objective(name=name, direction=direction or natural)
 
 
@@ -238,8 +238,7 @@ def run_search(
         memory=memory,
     )
     evaluator.check(found, geometry)
-    environment, path = describe_environment(chosen), Path(out)
-    environment |= {"supernets": evaluator.digests()} if evaluator.supernets else {}
+    environment, path = describe_environment(chosen) | evaluator.digests(), Path(out)
     # the journal's lock comes before anything is read
     with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
         study = open_or_create(path, plan, environment, journal, allow_changed)

@@ -71,6 +71,21 @@ def show_correlations(rows: list[dict[str, Any]]) -> None:
             show(table)
 
 
+def show_fit(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """How baselines and predictor rank held-out networks, a column for each source where there are several."""
+    sources = list(dict.fromkeys(row["source"] for row in rows))
+    of = {(row["proxy"], row["source"]): row for row in rows}
+    title = f"{facts['dataset']}, {facts['networks']} networks of {facts['space']}: {CORRELATION_TABLES['kendall']}"
+    table = Table("ranked by", *(source or "all" for source in sources), title=title)
+    for name in dict.fromkeys(row["proxy"] for row in rows):
+        what = f"{name}, on the fold left out of {facts['folds']}" if name == rows[-1]["proxy"] else name
+        table.add_row(what, *(_correlation_cell(of[name, source], "kendall") for source in sources))
+    show(table)
+    last = of[rows[-1]["proxy"], None]
+    shares = f"{last['within_one_std']:.0%} within one standard deviation, {last['within_two_std']:.0%} within two"
+    print(f"mean error {last['mean_error']:.2f} percentage points; {shares}")
+
+
 def _correlation_cell(row: dict[str, Any] | None, measure: str) -> str:
     if row is None or row[measure] is None:
         return "-" if row is None or not row.get("failure") else "not defined"

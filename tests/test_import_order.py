@@ -24,8 +24,8 @@ ORDER = [
     "proxies",
     "training",
     "export",
-    "latency",
     "predictor",
+    "latency",
     "evaluate",
     "benchmark",
     "correlation",
@@ -44,6 +44,7 @@ ORDER = [
     "search_command",
     "specialize_command",
     "export_command",
+    "latency_command",
     "cli",
     "__main__",
 ]
@@ -62,6 +63,7 @@ TORCH_FREE = (
     "search_command",
     "specialize_command",
     "export_command",
+    "latency_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

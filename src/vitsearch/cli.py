@@ -30,6 +30,7 @@ from vitsearch.bench_command import bench
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.export_command import export
+from vitsearch.latency_command import fit_latency, latency
 from vitsearch.options import (
     NUMBER,
     ArchArguments,
@@ -274,6 +275,8 @@ app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
 app.command("export", epilog=GLOBAL_HELP)(export)
 app.command("recipes", epilog=GLOBAL_HELP)(recipes)
+app.command("latency", epilog=GLOBAL_HELP)(latency)
+app.command("fit-latency", epilog=GLOBAL_HELP)(fit_latency)
 
 
 def hoist(arguments: Sequence[str]) -> list[str]:

@@ -17,10 +17,10 @@ from vitsearch.predictor import digest_of_file
 class SpeedLimits:
     """What a search asks of predicted latency, and the sha256 of the file that predicts it."""
 
-    digest: str
     max_latency_ms: float | None = None
     min_throughput: float | None = None
     """Images per second, in batches of the file's size."""
+    digest: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.digest, str) or not self.digest:
@@ -66,7 +66,7 @@ def read_speed(
     if latency is not None:
         model = read_latency(latency)
         limits = SpeedLimits(
-            digest=digest_of_file(latency), max_latency_ms=max_latency_ms, min_throughput=min_throughput
+            max_latency_ms=max_latency_ms, min_throughput=min_throughput, digest=digest_of_file(latency)
         )
         return Speed(model=model, limits=limits)
     for name, value in (("max_latency", max_latency_ms), ("min_throughput", min_throughput)):

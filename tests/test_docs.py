@@ -25,6 +25,7 @@ PAGES = [
     "docs/training.md",
     "docs/prenas.md",
     "docs/export.md",
+    "docs/latency.md",
 ]
 TABLES = [
     "benchmarks/render.py",

@@ -116,3 +116,15 @@ def test_the_supernet_experiment_goes_on_where_it_stopped(
     assert found["reading"]["seed_spread"] == pytest.approx((sum(deviations) / len(names)) ** 0.5)
     assert found["reading"]["winner"]["difference"] == pytest.approx(means["winner"] - means["random-0"])
     assert not found["reading"]["trained_enough"]
+
+
+def test_the_error_of_predicted_latency(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--spaces", "autoformer-micro", "--image-size", "32", "--repeats", "3", "--networks", "3"]
+    options += ["--held-out", "3", "--commit", "none", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["latency_error.py", *options])
+    experiments("latency_error").main()
+    found = json.loads((tmp_path / "latency-cpu-eager-threads1-batch1.json").read_text())
+    (row,) = found["rows"]
+    assert row["space"] == "autoformer-micro" and row["networks"] == len(row["held_out"]) == 3
+    errors = sorted(abs(one["predicted_ms"] / one["measured_ms"] - 1) for one in row["held_out"])
+    assert row["median"] == pytest.approx(errors[1]) and row["blocks"] == 8

@@ -64,7 +64,7 @@ def score(one: Settings) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES))
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(share=st.floats(0.01, 1), cost=st.floats(0.3, 1), seed=st.integers(0, 1000), chunk=st.sampled_from([3, 16]))
 def test_every_strategy_keeps_the_bound_and_finds_all_within_it(
     strategy: str, share: float, cost: float, seed: int, chunk: int

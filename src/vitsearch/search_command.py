@@ -225,7 +225,7 @@ def latency_input(
     model = read_latency(file)
     if image_size is None and base == IMAGENET:
         image_size = model.geometry.image_size
-    return image_size, model.space.patch_size if patch_size is None else patch_size
+    return image_size, model.space.fixed().get("patch_size") if patch_size is None else patch_size
 
 
 def report_search(result: Any, as_json: bool) -> None:

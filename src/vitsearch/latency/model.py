@@ -156,7 +156,7 @@ def read_latency(path: str | Path) -> LatencyModel:
 
 
 def _from_json(data: Mapping[str, Any]) -> LatencyModel:
-    fixed: dict[str, Any] = dict(data["fixed"])
+    fixed: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data["fixed"].items()}
     frames: dict[Frame, float] = {}
     blocks: dict[Place, float] = {}
     examples: dict[Frame | Place, Architecture] = {}

@@ -73,7 +73,7 @@ def measure(
     repeats: int = 30,
     progress: Progress | None = None,
 ) -> list[Timing]:
-    """Each candidate with each engine and batch size, in this order; all of them take turns.
+    """Each candidate with each engine and batch size, in this order; all of them take turns. Networks move to `device`.
 
     `threads` are of the CPU, torch's own number unless given. `progress` is told (done, wanted), in rounds of turns
     and, before them, in networks that are ready.

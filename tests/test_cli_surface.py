@@ -20,6 +20,9 @@ SURFACE = {
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",
     "bench fit": "--bench --dataset --json --out --seed",
+    "discover": "--aggregate --allow-changed --alpha --batch-size --bench --branches --cache --column --crossover "
+    "--data --depth --device --evaluations --folds --inputs --json --margin --mutation --networks --out --pareto "
+    "--population --resume --sample-ratio --seed --seeds --strategy --tolerance --top --tries --weights",
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
     "--evaluate-every --from --image-size --json --out --parts --push-dir --recipe --resident --resume --save-every "
     "--seed --set --tensorboard --timm --workers arch",
@@ -33,6 +36,8 @@ SURFACE = {
     "latency": "--batch-size --classes --device --engine --image-size --json --repeats --threads --timm arch",
     "fit-latency": "--batch-size --blocks --classes --device --engine --held-out --image-size --json --networks --out "
     "--patch-size --repeats --seed --threads space",
+    "report": "--correlations --json --out study",
+    "serve": "--host --port folder",
     "export": "--classes --format --image-size --json --out --seed arch",
 }
 

@@ -21,17 +21,20 @@ PAGES = [
     "docs/scoring.md",
     "docs/proxies.md",
     "docs/predictor.md",
+    "docs/autoprox.md",
     "docs/data.md",
     "docs/training.md",
     "docs/prenas.md",
+    "docs/report.md",
     "docs/export.md",
     "docs/latency.md",
 ]
 TABLES = [
     "benchmarks/render.py",
     "experiments/proxy_tables.py",
-    "experiments/predictor_tables.py",
     "experiments/prenas_tables.py",
+    "experiments/predictor_tables.py",
+    "experiments/autoprox_tables.py",
     "experiments/training_tables.py",
 ]
 

@@ -28,6 +28,7 @@ from vitsearch.arguments import (
 )
 from vitsearch.bench_command import bench
 from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.discover_command import discover
 from vitsearch.errors import VitsearchError
 from vitsearch.export_command import export
 from vitsearch.latency_command import fit_latency, latency
@@ -52,6 +53,7 @@ from vitsearch.options import (
     space_names,
 )
 from vitsearch.registry import did_you_mean, load_plugin
+from vitsearch.report_command import report, serve
 from vitsearch.search_command import search
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
@@ -227,9 +229,8 @@ def score(
     given, _ = read_architectures(arch or [])
     note_outside(given)
     classes = classes if classes is not None else open_data(data).classes
-    names = proxy.split(",")
-    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size}
-    options["memory"] = read_quantity("--memory", memory)
+    names, room = proxy.split(","), read_quantity("--memory", memory)
+    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size, "memory": room}
     groups: dict[tuple[Geometry, int, str], list[int]] = {}
     for number, item in enumerate(given):
         geometry = choose_geometry(item.geometry, image_size, classes)
@@ -267,16 +268,10 @@ def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> 
 
 
 app.command("search", epilog=GLOBAL_HELP)(search)
-
-
-app.command("train", epilog=GLOBAL_HELP)(train)
-app.command("specialize", epilog=GLOBAL_HELP)(specialize)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
-app.command("export", epilog=GLOBAL_HELP)(export)
-app.command("recipes", epilog=GLOBAL_HELP)(recipes)
-app.command("latency", epilog=GLOBAL_HELP)(latency)
-app.command("fit-latency", epilog=GLOBAL_HELP)(fit_latency)
+for command in (discover, train, export, recipes, specialize, report, serve, latency, fit_latency):
+    app.command(command.__name__.replace("_", "-"), epilog=GLOBAL_HELP)(command)
 
 
 def hoist(arguments: Sequence[str]) -> list[str]:

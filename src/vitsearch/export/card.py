@@ -5,7 +5,6 @@ It says what was recorded and nothing else. The part between the dashes is what 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import platform
 import shlex
@@ -23,7 +22,8 @@ from vitsearch.export.single_file import MODULE
 from vitsearch.models import VisionNetwork
 from vitsearch.proxies import PROXIES, Subject
 from vitsearch.training.plan import TrainingPlan
-from vitsearch.training.recipe import RECIPES, Recipe
+from vitsearch.training.recipe import Recipe
+from vitsearch.training.repeat import recipe_name, training_words
 
 CARD = "README.md"
 WEIGHTS_SAID = {
@@ -102,47 +102,11 @@ def _recipe(recipe: Recipe) -> dict[str, Any]:
     return {"name": recipe_name(recipe)[0] or "not registered", **fields, **inner}
 
 
-def recipe_name(recipe: Recipe) -> tuple[str | None, dict[str, Any]]:
-    """The registered recipe that this one was made from, None where there is none, and the fields that differ."""
-    found = {name: _differences(RECIPES[name], recipe) for name in RECIPES if RECIPES[name].source == recipe.source}
-    return min(found.items(), key=lambda pair: len(pair[1])) if found else (None, {})
-
-
-def _differences(base: Recipe, changed: Recipe) -> dict[str, Any]:
-    pairs: list[tuple[str, Any, Any]] = [
-        ("", base, changed),
-        ("augmentation.", base.augmentation, changed.augmentation),
-    ]
-    return {
-        f"{prefix}{field.name}": getattr(new, field.name)
-        for prefix, old, new in pairs
-        for field in dataclasses.fields(old)
-        if field.name != "augmentation" and getattr(old, field.name) != getattr(new, field.name)
-    }
-
-
-def training_command(plan: TrainingPlan) -> str | None:
-    """The command line that the plan is of, `arch.json` holds the settings; None where its recipe has no name here."""
-    name, changes = recipe_name(plan.recipe)
-    if name is None:
-        return None
-    network = ["--timm", plan.timm] if plan.timm is not None else ["arch.json"]
-    words: list[Any] = ["vitsearch", "train", *network, "--data", plan.data, "--parts", plan.parts, "--recipe", name]
-    for field, value in changes.items():
-        text = "none" if value is None else ",".join(map(str, value)) if isinstance(value, tuple) else value
-        words += ["--set", f"{field}={text}"]
-    words += ["--image-size", plan.geometry.image_size, "--channels", plan.geometry.channels, "--seed", plan.seed]
-    words += ["--from", plan.start] if plan.start is not None else []
-    if plan.distillation is not None:
-        words += ["--distill", plan.distillation.teacher, "--distill-kind", "+".join(plan.distillation.kind)]
-    return shlex.join(map(str, [*words, "--out", "run"]))
-
-
 def _training(plan: TrainingPlan) -> list[str]:
     if plan.space is not None:
         return [f"The supernet of `{_plain(plan.space['name'])}`, networks drawn by `{_plain(plan.subnets)}`."]
-    command = training_command(plan)
-    lines = [_code("sh", command)] if command is not None else []
+    words = training_words(plan, "arch.json")
+    lines = [_code("sh", shlex.join([*words, "--out", "run"]))] if words is not None else []
     if plan.start is not None:
         lines.append(f"It began with the weights `{_plain(plan.start)}`, sha256 `{_plain(plan.start_digest)}`.")
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from vitsearch.errors import BadStudy, NothingFits, VitsearchError
 from vitsearch.latency import LatencyModel, Speed, SpeedLimits, fit_latency, read_speed
 from vitsearch.latency.fitting import Timed
 from vitsearch.records import Objective, Trial
+from vitsearch.report.repeat import command_of
 from vitsearch.search import STRATEGIES, Domain, sieve
 from vitsearch.spaces import SPACES, cost_of, decode
 from vitsearch.study import Study, run_search
@@ -162,6 +164,18 @@ def test_resume_wants_the_same_file_and_bound(model: LatencyModel, file: Path, t
         search(tmp_path / "run", resume=True, latency=file, max_latency_ms=4.5)
     search(tmp_path / "plain")
     assert "speed" not in json.loads((tmp_path / "plain" / "study.json").read_text())
+
+
+def test_the_command_of_a_report_does_it_again(
+    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = search(tmp_path / "run", latency=file, max_latency_ms=4.3, min_throughput=200.5, objective="min:latency")
+    command = command_of(json.loads((study.path / "study.json").read_text()), 20)
+    assert command is not None and file.name == "latency.json"
+    monkeypatch.chdir(tmp_path)
+    assert cli(*shlex.split(command)[1:]).code == 0
+    again = Study.open(tmp_path / "again")
+    assert again.plan == study.plan and [t.settings for t in again.trials] == [t.settings for t in study.trials]
 
 
 def test_a_search_that_cannot_begin_leaves_no_folder(file: Path, tmp_path: Path) -> None:

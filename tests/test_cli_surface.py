@@ -14,8 +14,8 @@ SURFACE = {
     "cost": "--classes --image-size --json arch",
     "score": "--batch-size --classes --data --device --image-size --json --memory --proxy --seed --timm --weights arch",
     "search": f"{LIMITS} --allow-changed --batch-size --budgets --classes --data --device --draws --image-size --json "
-    "--memory --objective --out --patch-size --resource --resume --seed --strategy --top --trials --variant --weights "
-    "space",
+    "--latency --max-latency --memory --min-throughput --objective --out --patch-size --resource --resume --seed "
+    "--strategy --top --trials --variant --weights space",
     "bench show": "--bench --json",
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",
@@ -35,6 +35,9 @@ SURFACE = {
     "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",
+    "latency": "--batch-size --classes --device --engine --image-size --json --repeats --threads --timm arch",
+    "fit-latency": "--batch-size --blocks --classes --device --engine --held-out --image-size --json --networks --out "
+    "--patch-size --repeats --seed --threads space",
     "report": "--correlations --json --out study",
     "serve": "--host --port folder",
     "export": "--classes --format --image-size --json --out --seed arch",

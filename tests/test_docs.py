@@ -28,6 +28,7 @@ PAGES = [
     "docs/report.md",
     "docs/export.md",
     "docs/vitas.md",
+    "docs/latency.md",
 ]
 TABLES = [
     "benchmarks/render.py",

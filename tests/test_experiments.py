@@ -172,3 +172,15 @@ def test_figures_of_vitas(tmp_path: Path, experiments: Any, monkeypatch: pytest.
     ((heads, apart),) = ((one["heads"], one["apart"]) for one in found["figure4"])
     assert heads == [2, 4] and all(0 < distance < 1 for distance in apart)
     assert all((tmp_path / f"vitas_figure{number}.svg").stat().st_size > 1000 for number in (3, 4))
+
+
+def test_the_error_of_predicted_latency(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--spaces", "autoformer-micro", "--image-size", "32", "--repeats", "3", "--networks", "3"]
+    options += ["--held-out", "3", "--commit", "none", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["latency_error.py", *options])
+    experiments("latency_error").main()
+    found = json.loads((tmp_path / "latency-cpu-eager-threads1-batch1.json").read_text())
+    (row,) = found["rows"]
+    assert row["space"] == "autoformer-micro" and row["networks"] == len(row["held_out"]) == 3
+    errors = sorted(abs(one["predicted_ms"] / one["measured_ms"] - 1) for one in row["held_out"])
+    assert row["median"] == pytest.approx(errors[1]) and row["blocks"] == 8

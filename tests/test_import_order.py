@@ -24,8 +24,8 @@ ORDER = [
     "proxies",
     "training",
     "export",
-    "latency",
     "predictor",
+    "latency",
     "throughput",
     "evaluate",
     "benchmark",
@@ -48,6 +48,7 @@ ORDER = [
     "export_command",
     "discover_command",
     "identity_command",
+    "latency_command",
     "cli",
     "__main__",
 ]
@@ -70,6 +71,7 @@ TORCH_FREE = (
     "serve",
     "export_command",
     "identity_command",
+    "latency_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from vitsearch.architecture import Settings, brief
 from vitsearch.cost import IMAGENET, Geometry, Limits
@@ -19,6 +21,7 @@ from vitsearch.spaces.base import Understood, understand
 
 log = logging.getLogger("vitsearch")
 MOST_BUDGETS = 1000
+TIMES = {"us": 1e-3, "ms": 1.0, "s": 1e3}  # in milliseconds; what ends with another comes first
 UNITS = {"k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
 
 
@@ -36,6 +39,51 @@ def read_quantity(name: str, text: str | None) -> int | None:
             f"`{name}` must be a positive whole number such as 6000000, 6M or 1.4G, but got {brief(text)}"
         )
     return int(value)
+
+
+def read_milliseconds(name: str, text: str | None) -> float | None:
+    """`5ms`, `1.2s`, `800us`: a unit is needed."""
+    if text is None:
+        return None
+    unit = next((unit for unit in TIMES if text.endswith(unit)), "")
+    milliseconds = read_number(text.removesuffix(unit)) * TIMES.get(unit, math.nan)
+    if not 0 < milliseconds < math.inf:
+        raise VitsearchError(f"`{name}` must be a time such as 5ms, 1.2s or 800us, but got {brief(text)}")
+    return milliseconds
+
+
+def read_rate(name: str, text: str | None) -> float | None:
+    """`250`, `1.5k`: images per second."""
+    if text is None:
+        return None
+    factor = 10 ** UNITS[text[-1]] if text[-1:] in UNITS else 1
+    rate = read_number(text[:-1] if text[-1:] in UNITS else text) * factor
+    if not 0 < rate < math.inf:
+        raise VitsearchError(f"`{name}` must be a positive number of images per second, but got {brief(text)}")
+    return rate
+
+
+def read_number(text: str) -> float:
+    """Nan where it is none."""
+    try:
+        return float(text) if text.isascii() else math.nan
+    except ValueError:
+        return math.nan
+
+
+def read_list(name: str, text: str) -> list[str]:
+    """A list with commas, each entry once."""
+    entries = text.split(",")
+    if "" in entries or len(set(entries)) < len(entries):
+        raise VitsearchError(f"`{name}` must be a list with commas, each entry once, but got {brief(text)}")
+    return entries
+
+
+def read_whole_list(name: str, text: str) -> list[int]:
+    entries = read_list(name, text)
+    if not all(entry.isascii() and entry.isdecimal() and len(entry) < 10 for entry in entries):
+        raise VitsearchError(f"`{name}` must be whole numbers with commas, but got {brief(text)}")
+    return [int(entry) for entry in entries]
 
 
 def read_limits(min_params: str | None, max_params: str | None, min_macs: str | None, max_macs: str | None) -> Limits:

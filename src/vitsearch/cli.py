@@ -32,6 +32,7 @@ from vitsearch.discover_command import discover
 from vitsearch.errors import VitsearchError
 from vitsearch.export_command import export
 from vitsearch.identity_command import identity
+from vitsearch.latency_command import fit_latency, latency
 from vitsearch.options import (
     NUMBER,
     ArchArguments,
@@ -272,8 +273,8 @@ def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> 
 app.command("search", epilog=GLOBAL_HELP)(search)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
-for command in (discover, train, export, recipes, identity, specialize, report, serve):
-    app.command(command.__name__, epilog=GLOBAL_HELP)(command)
+for command in (discover, train, export, recipes, identity, specialize, report, serve, latency, fit_latency):
+    app.command(command.__name__.replace("_", "-"), epilog=GLOBAL_HELP)(command)
 
 
 def hoist(arguments: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.data import Batch, ImageSource, evaluation_batches, open_data, open_training_data
 from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
+from vitsearch.latency.model import LATENCY, LatencyModel
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.predictor import digest_of_file, read_predictor
 from vitsearch.proxies import Proxy, Subject, parse_proxy
@@ -300,10 +301,31 @@ class ThroughputEvaluator:
         return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
 
 
-class Evaluator:
-    """Several measurements of each network, by the names users give them: proxies, supernets, predictors, speed."""
+class LatencyEvaluator:
+    """What a fitted latency file predicts, in milliseconds for a batch."""
 
-    def __init__(self, names: Sequence[str], *, device: torch.device, **options: Any) -> None:
+    def __init__(self, model: LatencyModel) -> None:
+        self.model = model
+
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        return [
+            Score(arch=settings, scores={LATENCY: self.model.latency_ms(decode(settings))}, errors={}, seconds=0.0)
+            for settings in architectures
+        ]
+
+
+class Evaluator:
+    """Several measurements of each network, by the names users give them: proxies, supernets, predictors.
+
+    Where a latency file is given, its prediction is always among them.
+    """
+
+    def __init__(
+        self, names: Sequence[str], *, device: torch.device, latency: LatencyModel | None = None, **options: Any
+    ) -> None:
+        if LATENCY in names and latency is None:
+            raise VitsearchError("`objective` latency needs a file in `latency`, but got none")
+        self.latencies = [] if latency is None else [LatencyEvaluator(latency)]
         self.supernets = [
             SupernetEvaluator(name.removeprefix(SUPERNET), device=device) for name in names if name.startswith(SUPERNET)
         ]
@@ -311,7 +333,7 @@ class Evaluator:
             PredictorEvaluator(name.removeprefix(PREDICTOR)) for name in names if name.startswith(PREDICTOR)
         ]
         others = (SUPERNET, PREDICTOR)
-        of_proxies = [name for name in names if not name.startswith(others) and name != THROUGHPUT]
+        of_proxies = [name for name in names if not name.startswith(others) and name not in (LATENCY, THROUGHPUT)]
         self.proxies = ProxyEvaluator(of_proxies, device=device, **options)
         self.speeds = [ThroughputEvaluator(self.proxies.geometry, device)] if THROUGHPUT in names else []
 
@@ -329,6 +351,7 @@ class Evaluator:
             *self.supernets,
             *self.predictors,
             *self.speeds,
+            *self.latencies,
         ]
         found = [evaluator(architectures) for evaluator in evaluators]
         return [_together(scores) for scores in zip(*found, strict=True)]

@@ -65,6 +65,17 @@ MinParams = Annotated[str | None, typer.Option("--min-params", help="Such as 5M.
 MaxParams = Annotated[str | None, typer.Option("--max-params", help="Such as 6M.")]
 MinMacs = Annotated[str | None, typer.Option("--min-macs", help="Such as 1G.")]
 MaxMacs = Annotated[str | None, typer.Option("--max-macs", help="Such as 1.4G.")]
+MaxLatency = Annotated[
+    str | None, typer.Option("--max-latency", help="Predicted time of a batch, such as 5ms; needs --latency.")
+]
+MinThroughput = Annotated[
+    str | None, typer.Option("--min-throughput", help="Predicted images per second, such as 250; needs --latency.")
+]
+LatencyOption = Annotated[Path | None, typer.Option("--latency", help="What `vitsearch fit-latency` wrote.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", **NUMBER, help="Threads on the CPU [torch's own number].")
+]
+RepeatsOption = Annotated[int, typer.Option("--repeats", **NUMBER, help="Runs of each network that count.")]
 DataOption = Annotated[
     str, typer.Option("--data", help="noise, digits, parquet:PATH, folder:PATH, torchvision:NAME@ROOT, wds:...")
 ]

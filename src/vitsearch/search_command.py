@@ -14,7 +14,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from vitsearch.arguments import choose_geometry, objective_input, read_budgets, read_limits, read_quantity
+from vitsearch.arguments import (
+    choose_geometry,
+    objective_input,
+    read_budgets,
+    read_limits,
+    read_milliseconds,
+    read_quantity,
+    read_rate,
+)
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.options import (
@@ -24,11 +32,14 @@ from vitsearch.options import (
     DeviceOption,
     ImageSizeOption,
     JsonOption,
+    LatencyOption,
+    MaxLatency,
     MaxMacs,
     MaxParams,
     MemoryOption,
     MinMacs,
     MinParams,
+    MinThroughput,
     OutOption,
     PatchOption,
     ResumeOption,
@@ -53,7 +64,8 @@ def search(
     objective: Annotated[
         str | None,
         typer.Option(
-            "--objective", help="Proxies, supernet:RUN, predictor:FILE, with commas; min: or max: in front [dss]."
+            "--objective",
+            help="Proxies, supernet:RUN, predictor:FILE, latency, with commas; min: or max: in front [dss].",
         ),
     ] = None,
     trials: Annotated[
@@ -79,6 +91,9 @@ def search(
     max_params: MaxParams = None,
     min_macs: MinMacs = None,
     max_macs: MaxMacs = None,
+    latency: LatencyOption = None,
+    max_latency: MaxLatency = None,
+    min_throughput: MinThroughput = None,
     data: Annotated[
         str | None,
         typer.Option("--data", help="digits, parquet:PATH, folder:PATH, ... [noise, or the trained supernet's]."),
@@ -106,18 +121,23 @@ def search(
     shared: dict[str, Any] = {"out": out, "limits": limits, "seed": seed, "device": device}
     shared |= {"resume": resume, "allow_changed": allow_changed}
     if strategy == "prenas":
-        refuse(strategy, {"objective": objective, "trials": trials, "memory": memory})
+        refuse(strategy, {"objective": objective, "trials": trials, "memory": memory, "latency": latency})
+        refuse(strategy, {"max-latency": max_latency, "min-throughput": min_throughput})
         sizes = {"image_size": image_size, "classes": classes, "patch_size": patch_size, "batch_size": batch_size}
         return choose(space, given, sizes, data, weights, shared, as_json)
     refuse(strategy, given)
     if strategy.startswith("prenas:"):
         raise VitsearchError(f"`--strategy` prenas has options of its own, --budgets and others, but got {strategy!r}")
+    shared |= {"latency": latency, "max_latency_ms": read_milliseconds("--max-latency", max_latency)}
+    shared |= {"min_throughput": read_rate("--min-throughput", min_throughput)}
     from vitsearch.data import open_data
     from vitsearch.study import run_search
 
     objective, trials = "dss" if objective is None else objective, 100 if trials is None else trials
     data = "noise" if data is None else data
     base, patch_size = objective_input(objective, patch_size)
+    if latency is not None:
+        image_size, patch_size = latency_input(latency, base, image_size, patch_size)
     if base == IMAGENET and classes is None:
         classes = open_data(data).classes
     with progress_bar("searching", trials) as tick:
@@ -194,6 +214,16 @@ def input_of(folder: str, patch_size: Any) -> tuple[Geometry, Any, str]:
     plan, _ = read_plan(Path(folder))
     fixed = plan.space["fixed"] if plan.space else {}
     return plan.geometry, patch_size if patch_size is not None else patches_of(fixed), plan.data
+
+
+def latency_input(file: Path, base: Geometry, image_size: int | None, patch_size: Any) -> tuple[int | None, Any]:
+    """Image size and patches that the latencies are for, where nothing else says them."""
+    from vitsearch.latency import read_latency
+
+    model = read_latency(file)
+    if image_size is None and base == IMAGENET:
+        image_size = model.geometry.image_size
+    return image_size, patches_of(model.space.fixed()) if patch_size is None else patch_size
 
 
 def report_search(result: Any, as_json: bool) -> None:

@@ -22,6 +22,7 @@ from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import PREDICTOR, SUPERNET, THROUGHPUT, Evaluator, Score
+from vitsearch.latency import LATENCY, Speed, SpeedLimits, note_other_machine, read_speed
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
@@ -37,6 +38,8 @@ def parse_objective(text: str) -> Objective:
     """`dss`, or `min:params` to overrule the direction that the proxy declares."""
     prefix, _, rest = text.partition(":")
     direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
+    if name in ("latency", LATENCY):
+        return Objective(name=LATENCY, direction=direction or "min")
     measured = name.startswith((SUPERNET, PREDICTOR)) or name == THROUGHPUT
     natural = "max" if measured else parse_proxy(name)[0].direction
     return Objective(name=name, direction=direction or natural)
@@ -58,6 +61,8 @@ class Plan:
     batch_size: int
     weights: str
     """`fresh`, each network its own initial weights, or `shared`, all cut from one supernet."""
+    speed: SpeedLimits | None = None
+    """Bounds on predicted latency, and which file predicts it."""
 
     def __post_init__(self) -> None:
         for name, kind in (("space", str), ("strategy", str), ("data", str), ("weights", str), ("objectives", tuple)):
@@ -71,16 +76,21 @@ class Plan:
         check_whole("batch_size", self.batch_size)
         check_seed(self.seed)
 
-    def domain(self) -> Domain:
+    def domain(self, speed: Speed | None = None) -> Domain:
+        """`speed` is what the file of `self.speed` holds."""
         space = SPACES[self.space].with_fixed(self.fixed)
-        return Domain(space=space, limits=self.limits, geometry=self.geometry, objectives=self.objectives)
+        return Domain(space=space, limits=self.limits, geometry=self.geometry, objectives=self.objectives, speed=speed)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"limits": self.limits.bounds()}
+        fields = dataclasses.asdict(self) | {"limits": self.limits.bounds()}
+        if self.speed is None:
+            del fields["speed"]
+        return fields
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        fields = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        fields = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name != "speed"}
+        fields["speed"] = SpeedLimits(**data["speed"]) if "speed" in data else None
         fields["objectives"] = tuple(Objective(**objective) for objective in fields["objectives"])
         fields["limits"] = Limits(**fields["limits"])
         fields["geometry"] = Geometry(**fields["geometry"])
@@ -208,12 +218,18 @@ def run_search(
     patch_size: int | Sequence[int] | None = None,
     weights: str = "fresh",
     memory: int | None = None,
+    latency: str | Path | None = None,
+    max_latency_ms: float | None = None,
+    min_throughput: float | None = None,
     device: str = "auto",
     resume: bool = False,
     allow_changed: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Search a space under limits and keep every trial in the study folder `out`.
+
+    `latency` is a file of `fit_latency`: each trial then has its prediction, and `max_latency_ms` (of a batch) and
+    `min_throughput` (images per second) bound it.
 
     `resume` continues a study that was stopped, or starts it where there is none yet; the arguments must be the same,
     except that `trials` may grow. `progress` is told (done, wanted) after every chunk.
@@ -222,6 +238,7 @@ def run_search(
     found = SPACES[space] if isinstance(space, str) else space
     found = found if patch_size is None else found.with_patch_size(patch_size)
     check_whole("trials", trials, most=1 << 40)
+    speed = read_speed(latency, max_latency_ms, min_throughput)
     plan = Plan(
         space=found.name,
         fixed=found.fixed(),
@@ -233,12 +250,16 @@ def run_search(
         data=data,
         batch_size=batch_size,
         weights=weights,
+        speed=speed.limits if speed else None,
     )
     parse_strategy(strategy)  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
-    domain = plan.domain()
+    domain = plan.domain(speed)
     if domain.space != found:
         raise VitsearchError(f"`space` must be registered as it is, but {found.name!r} is another space there")
-    _ = domain.region
+    if speed:
+        speed.model.check(found, geometry)
+        note_other_machine(speed.model)
+    domain.check(seed)
     chosen = pick_device(device)
     evaluator = Evaluator(
         [objective.name for objective in plan.objectives],
@@ -249,6 +270,7 @@ def run_search(
         batch_size=batch_size,
         weights=weights,
         memory=memory,
+        latency=speed.model if speed else None,
     )
     evaluator.check(found, geometry)
     environment, path = describe_environment(chosen) | evaluator.digests(), Path(out)
@@ -289,9 +311,9 @@ def open_or_create(path: Path, plan: Plan, environment: dict[str, Any], journal:
 
 def _reopen(study: Study, plan: Plan, environment: dict[str, Any], journal: Journal, allow_changed: bool) -> Study:
     old, new = (json.loads(json.dumps(p.to_json())) for p in (study.plan, plan))
-    for name in new:
-        if old[name] != new[name]:
-            raise BadStudy(f"{study.path} was made with {name}={brief(old[name])}, but got {name}={brief(new[name])}")
+    for name in {**old, **new}:  # some are there only where they are asked for
+        if (was := old.get(name)) != (now := new.get(name)):
+            raise BadStudy(f"{study.path} was made with {name}={brief(was)}, but got {name}={brief(now)}")
     text = describe_changes(study.environments[-1], environment)
     if not text:
         return study

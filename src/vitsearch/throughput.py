@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
 import torch
-from torch import nn
 
 from vitsearch.architecture import Settings, check_whole
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.environment import pick_device
 from vitsearch.errors import VitsearchError
+from vitsearch.latency.timing import images_per_second
 from vitsearch.models import build
 from vitsearch.spaces import Space, decode
 from vitsearch.spaces.identity import check_identity
@@ -24,26 +23,6 @@ from vitsearch.spaces.identity import check_identity
 BATCH = 256
 SAMPLES = 1000
 Measure = Callable[[Settings], float]
-
-
-@torch.inference_mode()
-def images_per_second(network: nn.Module, images: torch.Tensor, *, repeats: int = 10, warmup: int = 3) -> float:
-    """The median of so many forward passes, after some that do not count."""
-    network.eval()
-    seconds = []
-    for number in range(warmup + repeats):
-        _finish(images.device)
-        start = time.perf_counter()
-        network(images)
-        _finish(images.device)
-        if number >= warmup:
-            seconds.append(time.perf_counter() - start)
-    return len(images) / statistics.median(seconds)
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +40,7 @@ class Stopwatch:
         shape = (self.batch_size, self.geometry.channels, self.geometry.image_size, self.geometry.image_size)
         network = build(decode(settings), self.geometry, seed=0).to(self.device, dtype)
         images = torch.zeros(shape, device=self.device, dtype=dtype)
-        return images_per_second(network, images, repeats=self.repeats)
+        return images_per_second(network.eval(), images, self.repeats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

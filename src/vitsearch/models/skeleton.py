@@ -102,7 +102,10 @@ def places_of(source: nn.Module) -> tuple[list[Place], list[Place]]:
 def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The same function with code of its own: torch keeps what it compiled with the code, eight shapes at most."""
     assert isinstance(function, FunctionType)
-    return FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
+    code, defaults = function.__code__.replace(), function.__defaults__
+    made = FunctionType(code, function.__globals__, argdefs=defaults, closure=function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
 
 
 class Skeletons:

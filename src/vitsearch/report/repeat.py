@@ -32,6 +32,7 @@ def search_command(study: Mapping[str, Any]) -> str:
     words += ["--trials", study["wanted"], "--seed", study["seed"]]
     for name, bound in study["limits"].items():
         words += [f"--{name.replace('_', '-')}", bound]
+    words += _speed(study.get("speed"))
     words += ["--data", study["data"], "--batch-size", study["batch_size"]]
     words += ["--image-size", geometry["image_size"], "--classes", geometry["classes"]]
     words += patch_words(study["space"], study["fixed"])
@@ -50,6 +51,16 @@ def training_command(study: Mapping[str, Any]) -> str | None:
         return None
     given = "" if plan.settings is None else f"echo {shlex.quote(json.dumps(plan.settings))} | "
     return given + _join([*words, *_where(study)])
+
+
+def _speed(asked: Mapping[str, Any] | None) -> list[Any]:
+    """The file that predicts latency is the reader's: the study knows its digest, not where it lies."""
+    if asked is None:
+        return []
+    words: list[Any] = ["--latency", "latency.json"]
+    if asked["max_latency_ms"] is not None:
+        words += ["--max-latency", f"{asked['max_latency_ms']!r}ms"]
+    return words + (["--min-throughput", asked["min_throughput"]] if asked["min_throughput"] is not None else [])
 
 
 def _where(study: Mapping[str, Any]) -> list[Any]:

@@ -125,6 +125,13 @@ def _limits(value: dict[str, int]) -> Facts:
     return [("limits", ", ".join(words) or "none")]
 
 
+def _speed(value: dict[str, Any]) -> Facts:
+    latency, throughput = value["max_latency_ms"], value["min_throughput"]
+    words = [f"at most {latency:g} ms"] if latency is not None else []
+    words += [f"at least {throughput:g} images per second"] if throughput is not None else []
+    return [("predicted latency", ", ".join(words) or "no bound"), ("its file", f"sha256 {value['digest']}")]
+
+
 def _space(value: Any) -> Facts:
     return [("space", value)] if isinstance(value, str) else [("space", value["name"]), *_fixed(value["fixed"])]
 
@@ -142,6 +149,7 @@ WORDS: dict[str, Callable[[Any], Facts]] = {
     "objectives": _objectives,
     "geometry": _input,
     "limits": _limits,
+    "speed": _speed,
     "space": _space,
     "fixed": _fixed,
     "recipe": _recipe,

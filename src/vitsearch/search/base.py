@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -12,8 +12,10 @@ from typing import Any, Protocol
 from vitsearch.architecture import Settings, brief
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.errors import UnknownName, VitsearchError
+from vitsearch.latency.speed import Speed
 from vitsearch.records import Objective, Trial
 from vitsearch.registry import Registry, did_you_mean
+from vitsearch.search.sieve import PATIENCE, Sieve, fast_enough
 from vitsearch.spaces import Region, Space
 
 KINDS = {int: "a whole number", float: "a number"}
@@ -28,15 +30,48 @@ class Domain:
     geometry: Geometry = IMAGENET
     objectives: tuple[Objective, ...] = ()
     """The most important one first."""
+    speed: Speed | None = None
+    """Predicted latency and its bound, where there is one."""
 
     @cached_property
     def region(self) -> Region:
-        """The architectures that are allowed; raises `NothingFits` when there are none."""
+        """The architectures of an allowed cost, be they too slow; raises `NothingFits` when there are none."""
         return self.space.region(self.limits, self.geometry)
 
     def allows(self, settings: Settings) -> bool:
-        inside = settings in self.space
-        return inside and self.limits.allow(architecture_cost(self.space.decode(settings), self.geometry))
+        if settings not in self.space:
+            return False
+        architecture = self.space.decode(settings)
+        return self.limits.allow(architecture_cost(architecture, self.geometry)) and (
+            self.speed is None or self.speed.allows(architecture)
+        )
+
+    def part(self, start: int, count: int, seed: int | None = None) -> list[Settings]:
+        """What is allowed, from number `start` on, in the order of the space or the one of a seed."""
+        if (bound := self._bound) is None:
+            return self.region.part(start, count, seed)
+        if seed not in self._sieves:
+            every = fast_enough(self.region, self.space, bound, None)
+            self._sieves[seed] = Sieve(every if seed is None else self.walk(seed))
+        return self._sieves[seed].part(start, count)
+
+    def walk(self, seed: int) -> Iterator[Settings]:
+        """All that is allowed, in the order of a seed."""
+        members, bound = self.region.walk(seed), self._bound
+        return members if bound is None else fast_enough(members, self.space, bound, PATIENCE)
+
+    @property
+    def _bound(self) -> Speed | None:
+        return self.speed if self.speed is not None and self.speed.bounded else None
+
+    @cached_property
+    def _sieves(self) -> dict[int | None, Sieve]:
+        return {}
+
+    def check(self, seed: int) -> None:
+        """Raises `NothingFits` where nothing is allowed, or nothing can be found."""
+        _ = self.region
+        self.part(0, 1, seed)
 
 
 class TriedIndex:

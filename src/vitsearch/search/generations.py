@@ -35,14 +35,15 @@ class Brood:
                 self._add(settings)
 
     def fill(self, size: int, random: Random) -> None:
-        """Add random members of the region until there are `size`, or none is left."""
-        region, order = self.domain.region, random.getrandbits(63)
-        for number in range(region.size):
-            if len(self.members) >= size:
-                return
-            settings = region.shuffled(order, number)
+        """Add random members of the domain until there are `size`, or none is left."""
+        order = random.getrandbits(63)
+        if len(self.members) >= size:
+            return
+        for settings in self.domain.walk(order):
             if not self._known(settings):
                 self._add(settings)
+            if len(self.members) >= size:
+                return
 
     def _known(self, settings: Settings) -> bool:
         return key_of(settings) in self._keys or self.history.tried(settings)

@@ -73,6 +73,15 @@ class Region:
         """Member `number` of an order that depends on the seed alone and repeats nothing."""
         return self[permute(number, self.size, seed)]
 
+    def walk(self, seed: int) -> Iterator[Settings]:
+        """All members in that order."""
+        return (self.shuffled(seed, number) for number in range(self.size))
+
+    def part(self, start: int, count: int, seed: int | None = None) -> list[Settings]:
+        """Members from `start` on, in their own order or the one of a seed; fewer at the end."""
+        numbers = range(start, min(start + count, self.size))
+        return [self[number] if seed is None else self.shuffled(seed, number) for number in numbers]
+
 
 def permute(number: int, size: int, seed: int) -> int:
     """A pseudo-random permutation of range(size), one value at a time.

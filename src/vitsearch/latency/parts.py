@@ -1,0 +1,107 @@
+"""The parts a network's time is the sum of: its blocks, each where it stands, and the frame, which is all the rest.
+
+Features are what the time of a part grows with. A part that was not measured gets its time from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+from vitsearch.architecture import (
+    Absent,
+    Architecture,
+    Attention,
+    Block,
+    Entry,
+    Patch,
+    Stage,
+    WindowAttention,
+)
+from vitsearch.cost import Geometry, block_cost, fixed_cost
+
+Frame: TypeAlias = tuple[tuple[Entry, int], ...]  # entry and width of each stage
+
+
+class Place(NamedTuple):
+    """A block where it stands: in a stage of this width, on a map of this side, with so many tokens besides."""
+
+    block: Block
+    width: int
+    side: int
+    extra_tokens: int
+
+
+def places_of(architecture: Architecture, image_size: int) -> list[Place]:
+    extra, sides = int(architecture.class_token), architecture.sides(image_size)
+    return [
+        Place(block, stage.width, side, extra)
+        for stage, side in zip(architecture.stages, sides, strict=True)
+        for block in stage.blocks
+        if not isinstance(block, Absent)
+    ]
+
+
+def frame_of(architecture: Architecture) -> Frame:
+    return tuple([(stage.entry, stage.width) for stage in architecture.stages])
+
+
+def without_blocks(architecture: Architecture) -> Architecture:
+    """Entries, tokens, position, norm and classifier alone."""
+    return replace(architecture, stages=tuple(replace(stage, blocks=()) for stage in architecture.stages))
+
+
+def chain(like: Architecture, place: Place, length: int) -> Architecture:
+    """A network of one stage that is `length` times this block; its image is the block's map, one pixel a token."""
+    blocks = (place.block,) * length
+    return replace(like, stages=(Stage(entry=Patch(size=1, stride=1), width=place.width, blocks=blocks),))
+
+
+def attention_features(place: Place) -> list[float]:
+    block = place.block
+    assert isinstance(block, Attention)
+    tokens = place.side**2 + place.extra_tokens
+    products = (4 if block.relative_distance else 2) * tokens * tokens * block.heads * block.head_dim
+    return _features(place, block, tokens, products, block.heads * tokens * tokens)
+
+
+def window_features(place: Place) -> list[float]:
+    block = place.block
+    assert isinstance(block, WindowAttention)
+    window, _, padded = block.on(place.side)
+    pairs = padded * padded * window * window
+    return _features(place, block, padded * padded, 2 * pairs * block.heads * block.head_dim, block.heads * pairs)
+
+
+def _features(place: Place, block: Attention | WindowAttention, tokens: int, products: int, scores: int) -> list[float]:
+    """MACs with weights, MACs of attention, elements moved by all else, softmax's elements, weights, a constant."""
+    cost, inner = block_cost(block, place.width, place.side, place.extra_tokens), block.heads * block.head_dim
+    moved = tokens * (6 * place.width + 4 * inner + 2 * block.hidden)
+    return [float(number) for number in (cost.macs - products, products, moved, scores, cost.params, 1)]
+
+
+FEATURES: dict[type[Any], Callable[[Place], list[float]]] = {
+    Attention: attention_features,
+    WindowAttention: window_features,
+}
+
+
+def block_features(place: Place) -> list[float]:
+    return FEATURES[type(place.block)](place)
+
+
+def frame_features(architecture: Architecture, geometry: Geometry) -> list[float]:
+    """MACs of entries and classifier, elements of the maps, a constant; of a network with or without blocks."""
+    sides, extra = architecture.sides(geometry.image_size), int(architecture.class_token)
+    macs = fixed_cost(architecture, geometry, sides, extra).macs
+    moved = sum(stage.width * (side * side + extra) for stage, side in zip(architecture.stages, sides, strict=True))
+    return [float(macs), float(moved), 1.0]
+
+
+def spread(found: Sequence[Any], count: int) -> list[Any]:
+    """At most `count` of a sorted list, evenly over it, its ends among them."""
+    if len(found) <= count:
+        return list(found)
+    step = (len(found) - 1) / (count - 1)
+    return [found[round(number * step)] for number in range(count)]

@@ -1,4 +1,4 @@
-# make demo   environment, install, one whole search on embedded data, a network that timm loads
+# make demo   environment, install, one whole search on embedded data, a network that timm loads, a page to look at
 # make test   environment, install, lint, types, tests
 # make clean  forget the environment and the demo
 
@@ -30,6 +30,7 @@ demo: install
 	$(BIN)/python -c 'import vitsearch.models, timm; \
 	  n = timm.create_model("local-dir:demo/best", pretrained=True); \
 	  print("timm loaded demo/best:", sum(p.numel() for p in n.parameters()), "parameters,", n.num_classes, "classes")'
+	$(BIN)/vitsearch report demo/run --out demo/report.html
 
 lint: install-test
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DOCS = ROOT / "docs"
-MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- made by benchmarks/render.py [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
 
 
@@ -78,9 +78,26 @@ def trainings(rows: list[Row]) -> list[str]:
     return lines
 
 
+def supernets(rows: list[Row]) -> list[str]:
+    lines = [
+        f"\n{machine(rows[0])}\n",
+        "| what | images/s | against the reference | batch | networks | compute only | peak memory | commit |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ratio = "" if row["speedup"] is None else f"{row['speedup']:.2f} x"
+        alone = row.get("compute_only_images_per_second")
+        memory = row.get("peak_memory_bytes")
+        shown = [f"{row['images_per_second']:,.0f}", ratio, str(row["batch"]), str(row.get("architectures", 1))]
+        shown += ["" if alone is None else f"{alone:,.0f}", "" if memory is None else f"{memory / 2**30:.1f} GiB"]
+        lines.append(f"| {row['name']} | {' | '.join(shown)} | {row['commit']} |")
+    return lines
+
+
 PAGES: dict[str, dict[str, Callable[[list[Row]], list[str]]]] = {
     "scoring.md": {"scoring": speeds, "search": searches, "sweeps": sweeps},
     "training.md": {"training": trainings},
+    "supernet.md": {"supernet": supernets},
 }
 
 

@@ -8,6 +8,8 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from shutil import which
 from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,11 +22,12 @@ import pytest
 from vitsearch import registry as registry_module
 from vitsearch.architecture import Settings
 from vitsearch.cli import main
+from vitsearch.cost import Geometry
 from vitsearch.data import DATASETS
 from vitsearch.proxies import PROXIES
 from vitsearch.records import Trial
 from vitsearch.search import STRATEGIES, Domain, History, parse_strategy
-from vitsearch.spaces import SPACES
+from vitsearch.spaces import SPACES, cost_of, sample
 from vitsearch.training.recipe import RECIPES
 from vitsearch.training.subnets import SUBNET_SCHEMES
 
@@ -92,6 +95,52 @@ def published(datasets: Path) -> list[dict[str, Any]]:
     """Published networks with their exact costs."""
     found: list[dict[str, Any]] = json.loads((datasets / "published.json").read_text())
     return found
+
+
+@pytest.fixture(scope="session")
+def write_study() -> Callable[..., Path]:
+    """Write a search as its folder, with made-up scores: two objectives, every tenth trial failed."""
+
+    def write(folder: Path, trials: int = 30, space: str = "autoformer-micro", **changes: Any) -> Path:
+        folder.mkdir(parents=True)
+        geometry = {"image_size": 32, "classes": 10, "channels": 3}
+        objectives = [{"name": "dss", "direction": "max"}, {"name": "macs", "direction": "min"}]
+        study: dict[str, Any] = {"format": 1, "kind": "search", "space": space, "fixed": SPACES[space].fixed()}
+        study |= {"strategy": "random", "objectives": objectives, "limits": {}, "geometry": geometry, "seed": 3}
+        study |= {"data": "noise", "batch_size": 8, "weights": "fresh", "chunk": 16, "at_once": None}
+        study |= {"wanted": trials, "environments": [{"vitsearch": "0.1.0", "device": "cpu", "plugins": []}]}
+        (folder / "study.json").write_text(json.dumps(study | changes))
+        with open(folder / "trials.jsonl", "w") as file:
+            for trial in made_up_trials(space, trials):
+                file.write(trial.to_line())
+        return folder
+
+    return write
+
+
+def made_up_trials(space: str, count: int, start: int = 0) -> Iterator[Trial]:
+    random = Random(f"{space}/{start}")
+    drawn = sample(space, min(count, 200), seed=start + 1)
+    for number in range(start, start + count):
+        settings = drawn[number % len(drawn)]
+        cost = cost_of(settings, Geometry(image_size=32, classes=10))
+        measured = {"dss": cost.macs * random.uniform(0.5, 1.5), "params": cost.params, "macs": cost.macs}
+        error = "no value" if number % 10 == 9 else None
+        yield Trial(number=number, settings=settings, measured={} if error else measured, error=error, seconds=0.1)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, headless."""
+    found = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := which(name))), None)
+    if found is None:
+        pytest.skip("no Chromium is installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture

@@ -250,7 +250,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "out in a file": (("search", "pit", "--out", "/dev/null/run", "--objective", "params"), "/dev/null"),
     "unknown weights": (("search", "pit", "--weights", "old", "--out", "x"), "`weights` must be one of fresh, shared"),
     "no memory": (("search", "pit", "--memory", "0", "--out", "x"), "`--memory` must be a positive whole number"),
-    "bad format": (("export", "x.json", "--format", "onx", "--out", "y"), "`--format` must be timm, but got 'onx'"),
+    "bad format": (
+        ("export", "x.json", "--format", "onx", "--out", "y"),
+        "`--format` must be one of timm, onnx, torch, but got 'onx'",
+    ),
     "no patch": (("search", "pit", "--patch-size", "0", "--out", "x"), "`patch_size` must be a whole number from 1"),
     "huge quantity": (("sample", "pit", "--max-params", "1e999999M"), "`--max-params` must be"),
     "bad sample seed": (("sample", "pit", "--seed", "-1"), "`seed` must be a whole number from 0"),

@@ -19,9 +19,13 @@ SURFACE = {
     "bench show": "--bench --json",
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",
+    "bench fit": "--bench --dataset --json --out --seed",
+    "discover": "--aggregate --allow-changed --alpha --batch-size --bench --branches --cache --column --crossover "
+    "--data --depth --device --evaluations --folds --inputs --json --margin --mutation --networks --out --pareto "
+    "--population --resume --sample-ratio --seed --seeds --strategy --tolerance --top --tries --weights",
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
-    "--evaluate-every --from --image-size --json --out --parts --recipe --resident --resume --save-every --seed --set "
-    "--tensorboard --timm --workers arch",
+    "--evaluate-every --from --image-size --json --out --parts --push-dir --recipe --resident --resume --save-every "
+    "--seed --set --tensorboard --timm --workers arch",
     "recipes": "--json name",
     "identity": "--batch-size --classes --device --image-size --json --max-macs --max-params --min-throughput "
     "--patch-size --samples --seed space",
@@ -31,6 +35,8 @@ SURFACE = {
     "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",
+    "report": "--correlations --json --out study",
+    "serve": "--host --port folder",
     "export": "--classes --format --image-size --json --out --seed arch",
 }
 

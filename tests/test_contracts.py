@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ import torch
 from vitsearch import architecture, cost
 from vitsearch.cost import Geometry, Limits
 from vitsearch.evaluate import ProxyEvaluator
+from vitsearch.export import FORMATS, single_file, untrained
 from vitsearch.models import build, builders
+from vitsearch.predictor import fit
 from vitsearch.proxies import PROXIES
+from vitsearch.ranking import kendall
 from vitsearch.records import Objective, Trial
 from vitsearch.search import STRATEGIES, Domain
 from vitsearch.spaces import SPACES, cost_of, decode, sample
@@ -34,6 +38,21 @@ def test_space(name: str) -> None:
     assert decode(smallest).initialisation in architecture.INITIALISATIONS
 
 
+@pytest.mark.parametrize("name", SPACES)
+@torch.no_grad()
+def test_exports_of_every_space(name: str, tmp_path: Path) -> None:
+    """ONNX, which takes a second for each block, on the shallow one; experiments/export_agreement.py has all."""
+    handover = untrained(SPACES[name].region(geometry=GEOMETRY).smallest(), GEOMETRY)
+    for parameter in handover.network.parameters():
+        torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    expected = handover.network(images)
+    for format in FORMATS if name == "autoformer-micro" else ("timm", "torch"):
+        FORMATS[format].write(handover, tmp_path)
+        difference = (FORMATS[format].run(tmp_path, images) - expected).abs().max()
+        assert difference <= FORMATS[format].tolerance * expected.abs().max(), format
+
+
 @pytest.mark.parametrize("space", SPACES)
 def test_every_proxy_on_every_space(space: str) -> None:
     evaluator = ProxyEvaluator(list(PROXIES), geometry=GEOMETRY, seed=0, device="cpu", batch_size=4)
@@ -42,6 +61,15 @@ def test_every_proxy_on_every_space(space: str) -> None:
     assert set(found.scores) | set(found.errors) == set(PROXIES)
     assert all(math.isfinite(value) for value in found.scores.values())
     assert set(found.errors) == {"zen"} and "is not defined for" in found.errors["zen"]
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_predictor_of_every_space(space: str) -> None:
+    networks = sample(space, 30, seed=3, geometry=GEOMETRY)
+    accuracies = [4 * math.log(cost_of(settings, GEOMETRY).params) for settings in networks]
+    mean, std = fit(networks[:20], accuracies[:20], geometry=GEOMETRY).predict(networks[20:])
+    tau = kendall(mean, accuracies[20:])
+    assert tau is not None and tau > 0.8 and (std > 0).all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -88,8 +116,8 @@ def test_proxy_describes_itself(name: str) -> None:
     assert entry.needs_data or not entry.needs_labels
 
 
-def test_every_kind_has_a_cost_and_a_builder() -> None:
+def test_every_kind_has_a_cost_a_builder_and_a_text() -> None:
     blocks, entries = set(architecture.BLOCK_KINDS.values()), set(architecture.ENTRY_KINDS.values())
-    assert set(cost.BLOCK_COSTS) == blocks == set(builders.BLOCK_BUILDERS)
-    assert set(cost.ENTRY_COSTS) == entries == set(builders.ENTRY_BUILDERS)
+    assert set(cost.BLOCK_COSTS) == blocks == set(builders.BLOCK_BUILDERS) == set(single_file.BLOCK_TEXTS)
+    assert set(cost.ENTRY_COSTS) == entries == set(builders.ENTRY_BUILDERS) == set(single_file.ENTRY_TEXTS)
     assert set(architecture.Block.__args__) == blocks and set(architecture.Entry.__args__) == entries

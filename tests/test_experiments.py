@@ -92,6 +92,32 @@ def test_networks_of_one_size_from_scratch(tmp_path: Path, experiments: Any, mon
     assert max(sizes) <= 1.02 * min(sizes)
 
 
+def test_the_supernet_experiment_goes_on_where_it_stopped(
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--data", "digits", "--space", "autoformer-micro", "--image-size", "16", "--patch-size", "8"]
+    options += ["--supernet-epochs", "1", "--supernet-batch", "128", "--trials", "4", "--budget", "0.06"]
+    options += ["--range", "0.05", "0.06", "--random", "1", "--spread", "3", "--seeds", "2", "--at-once", "1"]
+    options += ["--set", "epochs=1", "--set", "batch_size=128", "--device", "cpu", "--commit", "none"]
+    options += ["--work", str(tmp_path / "work"), "--out", str(tmp_path)]
+    module = experiments("cifar10_supernet")
+    for minutes in ("0", "10"):
+        monkeypatch.setattr("sys.argv", ["cifar10_supernet.py", *options, "--minutes", minutes])
+        module.main()
+        found = json.loads((tmp_path / "cifar10_supernet.json").read_text())
+        assert found["complete"] == (minutes == "10")
+    names = ["winner", "largest", "random-0", "spread-0", "spread-1", "spread-2"]
+    assert sorted(found["networks"]) == sorted(names) == sorted(found["inherited_validation_top1"])
+    assert {(row["name"], row["seed"]) for row in found["retrained"]} == {(n, s) for n in names for s in (0, 1)}
+    means = {n: sum(r["test_top1"] for r in found["retrained"] if r["name"] == n) / 2 for n in names}
+    deviations = [
+        (row["test_top1"] - means[row["name"]]) ** 2 for row in found["retrained"]
+    ]  # two seeds, so one degree of freedom for each network
+    assert found["reading"]["seed_spread"] == pytest.approx((sum(deviations) / len(names)) ** 0.5)
+    assert found["reading"]["winner"]["difference"] == pytest.approx(means["winner"] - means["random-0"])
+    assert not found["reading"]["trained_enough"]
+
+
 def run_vitas(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
     common = ["--data", "digits", "--space", "vitas-micro", "--image-size", "16", "--patch-sizes", "4", "8"]
     common += ["--recipe", "quick", "--set", "epochs=1", "--retrain", "quick", "--set-retrain", "epochs=1"]

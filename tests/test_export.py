@@ -67,7 +67,12 @@ def test_the_folder_describes_itself(tmp_path: Path) -> None:
         config["pretrained_cfg"]["input_size"] == [3, 32, 32] and config["pretrained_cfg"]["fixed_input_size"] is True
     )
     assert config["num_classes"] == 10 and config["vitsearch"] == {"weights": "initial", "seed": 5}
-    assert sorted(path.name for path in (tmp_path / "a").rglob("*")) == ["best", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "a").rglob("*")) == [
+        "README.md",
+        "best",
+        "config.json",
+        "model.safetensors",
+    ]
 
 
 def test_nothing_half_written(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from vitsearch.cli import main
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.records import parse_json, read_trials
+from vitsearch.report.page import as_json
+from vitsearch.report.reading import Reader
+from vitsearch.report.views import view
 from vitsearch.spaces import SPACES, canonical, cost_of, decode, outside, sample
 from vitsearch.study import Study
 from vitsearch.training.plan import TrainingPlan, read_plan, write_plan
@@ -127,6 +130,10 @@ def test_training_plans(tmp_path: Path, data: st.DataObject) -> None:
     plan = TrainingPlan(settings=MEMBERS[0], timm=None, geometry=Geometry(), data="digits", recipe=recipe)
     whole = {"format": 1, "kind": "train", **plan.to_json(), "environments": [{"torch": "2"}]}
     (tmp_path / "study.json").write_text(json.dumps(data.draw(damaged([whole]))))
+    rows = [{"epoch": 1, "step": 5, "loss": 1.5, "images_per_second": 3.0}, {"epoch": 2, "step": 10, "loss": 1.0}]
+    lines = data.draw(st.one_of(st.just(rows), damaged([rows])))
+    (tmp_path / "epochs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    look(tmp_path)
     try:
         found, environments = read_plan(tmp_path)
     except VitsearchError as error:
@@ -169,6 +176,16 @@ def test_studies(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
         read_trials(tmp_path / "trials.jsonl")
     except VitsearchError as error:
         assert str(tmp_path) in str(error) and "\n" not in str(error)
+    if data.draw(st.integers(0, 2)) == 0:  # it takes longer than the rest
+        look(tmp_path)
+
+
+def look(folder: Path) -> None:
+    """Whatever is wrong with a study, it can be shown."""
+    reader = Reader(folder)
+    reader.refresh()
+    shown = json.loads(as_json(view(reader)))
+    assert shown["state"] in ("finished", "stopped", "failed") and (shown["state"] == "failed" or not shown["problem"])
 
 
 def run(arguments: list[str]) -> tuple[int, str, str]:

@@ -392,3 +392,16 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         search(tmp_path / "file" / "study")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_study_says_how_many_trials_it_wants(tmp_path: Path) -> None:
+    def wanted() -> Any:
+        return json.loads((tmp_path / "run" / "study.json").read_text())["wanted"]
+
+    options: dict[str, Any] = {"objective": "params", "strategy": "exhaustive", "limits": Limits(max_params=82_000)}
+    seen: list[int] = []
+    search(tmp_path / "run", trials=5, **options, progress=lambda done, _: seen.append(wanted()))
+    assert wanted() == 5 and set(seen) == {5}  # from the start on
+    search(tmp_path / "run", trials=10_000, resume=True, **options)
+    study = Study.open(tmp_path / "run")
+    assert wanted() == study.wanted == len(study.trials) < 160  # the space has no more

@@ -14,6 +14,7 @@ from vitsearch.architecture import Settings, brief
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.records import parse_json
+from vitsearch.spaces import patches_of
 from vitsearch.spaces.base import Understood, understand
 
 log = logging.getLogger("vitsearch")
@@ -158,6 +159,24 @@ def choose_geometry(base: Geometry, image_size: int | None, classes: int | None)
         image_size=base.image_size if image_size is None else image_size,
         classes=base.classes if classes is None else classes,
     )
+
+
+def objective_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
+    """Image size, classes and patches of the supernet or predictor that is an objective, where one is."""
+    for name in objective.split(","):
+        kind, _, file = name.removeprefix("min:").removeprefix("max:").partition(":")
+        if kind == "supernet":
+            from vitsearch.training.plan import read_plan
+
+            plan, _ = read_plan(Path(file))
+            fixed = plan.space["fixed"] if plan.space else {}
+            return plan.geometry, patch_size if patch_size is not None else patches_of(fixed)
+        if kind == "predictor":
+            from vitsearch.predictor import read_predictor
+
+            found = read_predictor(file)
+            return found.geometry, patch_size if patch_size is not None else patches_of(found.space.fixed())
+    return IMAGENET, patch_size
 
 
 def note_outside(given: Sequence[Given], most: int = 3) -> None:

@@ -1,12 +1,14 @@
-"""`vitsearch bench`: benchmark tables, and which proxy agrees with them.
+"""`vitsearch bench`: benchmark tables, which proxy agrees with them, and a predictor from them.
 
 vitsearch bench show --bench table.json
 vitsearch bench correlate --bench table.json --proxy fast
+vitsearch bench fit --bench table.json --dataset cifar100 --out predictor.json
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +29,7 @@ from vitsearch.options import (
     SeedOption,
     WeightsOption,
 )
-from vitsearch.terminal import emit, progress_bar, show, show_correlations
+from vitsearch.terminal import emit, progress_bar, show, show_correlations, show_fit
 
 log = logging.getLogger("vitsearch")
 bench = typer.Typer(no_args_is_help=True, help="Benchmark tables: what is in them, and which proxy agrees with them.")
@@ -106,3 +108,31 @@ def bench_correlate(
     if as_json:
         return emit(rows)
     show_correlations(rows)
+
+
+@bench.command("fit")
+def bench_fit(
+    bench: BenchOption,
+    out: Annotated[Path, typer.Option("--out", help="A file that does not exist yet, for the predictor.")],
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Column of accuracies [the first].")] = None,
+    seed: Annotated[int, typer.Option("--seed", **NUMBER, help="Of the five folds.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a predictor of accuracy to the settings; say how it ranks networks it never saw, beside the baselines."""
+    from vitsearch.cross_validation import FOLDS, compare, fit_measured, held_out, read_measured
+
+    if os.path.lexists(out) or not out.parent.is_dir():
+        raise VitsearchError(f"`--out` must be a new file in a folder that exists, but got {str(out)!r}")
+    measured = read_measured(bench, dataset)
+    if dataset is None:
+        log.info("--dataset is not given: %s, the first column", measured.dataset)
+    with progress_bar("fitting", FOLDS + 1) as tick:
+        rows = compare(measured, held_out(measured, seed=seed, progress=tick))
+        tick(FOLDS)
+        predictor = fit_measured(measured)
+    predictor.save(out)
+    shown = {"out": str(out), "dataset": measured.dataset, "space": predictor.space.name, "folds": FOLDS, "seed": seed}
+    if as_json:
+        return emit(shown | {"networks": len(measured.networks), "benchmarks": measured.benchmarks, "rows": rows})
+    show_fit(shown | {"networks": len(measured.networks)}, rows)
+    print(f"next: vitsearch search {predictor.space.name} --objective predictor:{out} --trials 1000 --out run")

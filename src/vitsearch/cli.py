@@ -22,18 +22,18 @@ from vitsearch import __version__
 from vitsearch.arguments import (
     choose_geometry,
     note_outside,
-    read_architecture,
     read_architectures,
     read_limits,
     read_quantity,
 )
 from vitsearch.bench_command import bench
 from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.discover_command import discover
 from vitsearch.errors import VitsearchError
+from vitsearch.export_command import export
 from vitsearch.identity_command import identity
 from vitsearch.options import (
     NUMBER,
-    ArchArgument,
     ArchArguments,
     BatchOption,
     ClassesOption,
@@ -46,7 +46,6 @@ from vitsearch.options import (
     MemoryOption,
     MinMacs,
     MinParams,
-    OutOption,
     PatchOption,
     ProxyOption,
     SeedOption,
@@ -54,6 +53,7 @@ from vitsearch.options import (
     space_names,
 )
 from vitsearch.registry import did_you_mean, load_plugin
+from vitsearch.report_command import report, serve
 from vitsearch.search_command import search
 from vitsearch.spaces import SPACES, Space, cost_of, space_of
 from vitsearch.spaces import sample as draw_sample
@@ -231,9 +231,8 @@ def score(
     given, _ = read_architectures(arch or [])
     note_outside(given)
     classes = classes if classes is not None else open_data(data).classes
-    names = proxy.split(",")
-    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size}
-    options["memory"] = read_quantity("--memory", memory)
+    names, room = proxy.split(","), read_quantity("--memory", memory)
+    options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size, "memory": room}
     groups: dict[tuple[Geometry, int, str], list[int]] = {}
     for number, item in enumerate(given):
         geometry = choose_geometry(item.geometry, image_size, classes)
@@ -271,69 +270,10 @@ def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> 
 
 
 app.command("search", epilog=GLOBAL_HELP)(search)
-
-
-@app.command(epilog=GLOBAL_HELP)
-def export(
-    arch: ArchArgument,
-    out: OutOption,
-    format: Annotated[str, typer.Option("--format", help="timm: config.json and model.safetensors.")] = "timm",
-    image_size: ImageSizeOption = None,
-    classes: ClassesOption = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", **NUMBER, help="Of the initial weights [0, or the study's].")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Write a network as a folder that timm loads, and check that it gives the same outputs."""
-    if format != "timm":
-        raise VitsearchError(f"`--format` must be timm, but got {format!r}.{did_you_mean(format, ['timm'])}")
-    if (Path(arch) / "config.json").is_file():
-        return report_trained(arch, out, image_size, classes, seed, as_json)
-    given = read_architecture(arch)
-    note_outside([given])
-    if given.weights != "fresh":
-        log.warning("note: the study scored slices of a supernet; what is written has fresh initial weights")
-    from vitsearch.export import export_timm
-
-    used = given.seed if seed is None else seed
-    geometry = choose_geometry(given.geometry, image_size, classes)
-    done = export_timm(given.settings, out, geometry=geometry, seed=used)
-    shown = {"out": str(done.out), "format": format, "settings": done.settings, "weights": "initial", "seed": used}
-    shown |= {"image_size": geometry.image_size, "classes": geometry.classes, "params": done.cost.params}
-    shown |= {"macs": done.cost.macs, "max_difference": done.max_difference}
-    if as_json:
-        return emit(shown)
-    print(f"{done.out}: {done.cost.params:,} parameters, {done.cost.macs:,} MACs, untrained (seed {used})")
-    print(
-        f"next: python -c 'import vitsearch.models, timm; timm.create_model(\"local-dir:{done.out}\", pretrained=True)'"
-    )
-
-
-def report_trained(
-    folder: str, out: Path, image_size: int | None, classes: int | None, seed: int | None, as_json: bool
-) -> None:
-    """A training's network goes out as it was trained."""
-    if (image_size, classes, seed) != (None, None, None):
-        raise VitsearchError("`--image-size`, `--classes` and `--seed` must not be given for a trained network")
-    from vitsearch.export import export_trained
-
-    done = export_trained(folder, out)
-    geometry = done.geometry
-    shown: dict[str, Any] = {"out": str(done.out), "format": "timm", "settings": done.settings}
-    shown |= {"weights": "trained", "seed": None}
-    shown |= {"image_size": geometry.image_size, "classes": geometry.classes, "params": done.cost.params}
-    if as_json:
-        return emit(shown | {"macs": done.cost.macs, "max_difference": done.max_difference})
-    print(f"{done.out}: {done.cost.params:,} parameters, {done.cost.macs:,} MACs, trained in {folder}")
-
-
-app.command("train", epilog=GLOBAL_HELP)(train)
-app.command("identity", epilog=GLOBAL_HELP)(identity)
-app.command("specialize", epilog=GLOBAL_HELP)(specialize)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
-app.command("recipes", epilog=GLOBAL_HELP)(recipes)
+for command in (discover, train, export, recipes, identity, specialize, report, serve):
+    app.command(command.__name__, epilog=GLOBAL_HELP)(command)
 
 
 def hoist(arguments: Sequence[str]) -> list[str]:

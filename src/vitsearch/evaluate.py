@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from vitsearch.data import Batch, ImageSource, evaluation_batches, open_data, op
 from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
 from vitsearch.models.weights import WeightBank, check_weights
+from vitsearch.predictor import digest_of_file, read_predictor
 from vitsearch.proxies import Proxy, Subject, parse_proxy
 from vitsearch.proxies.batched import goes_batched, routes, score_group
 from vitsearch.proxies.diversity import nuclear_norms
@@ -35,7 +36,7 @@ from vitsearch.training.supernet import accuracy, read_supernet
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
-SUPERNET, THROUGHPUT = "supernet:", "throughput"
+SUPERNET, PREDICTOR, THROUGHPUT = "supernet:", "predictor:", "throughput"
 CPU_ROOM, CPU_MOST = 1 << 30, 4
 """On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
@@ -261,6 +262,24 @@ class SupernetEvaluator:
         return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
 
 
+class PredictorEvaluator:
+    """What a fitted predictor expects, and beside it under `..._std` how sure it is, in percent."""
+
+    def __init__(self, file: str | Path) -> None:
+        self.name, self.file = f"{PREDICTOR}{file}", Path(file)
+        self.predictor = read_predictor(file)
+        self.space, self.geometry = self.predictor.space, self.predictor.geometry
+
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        return [self.one(settings) for settings in architectures]  # together, the last bits depend on the others
+
+    def one(self, settings: Settings) -> Score:
+        start = time.perf_counter()
+        mean, std = self.predictor.predict([settings])
+        scores = {self.name: float(mean[0]), f"{self.name}_std": float(std[0])}
+        return Score(arch=settings, scores=scores, errors={}, seconds=time.perf_counter() - start)
+
+
 class ThroughputEvaluator:
     """Images per second on this machine, at the batch size that ViTAS measures with."""
 
@@ -282,13 +301,17 @@ class ThroughputEvaluator:
 
 
 class Evaluator:
-    """Several measurements of each network by the names users give them: proxies, accuracy by supernets, speed."""
+    """Several measurements of each network, by the names users give them: proxies, supernets, predictors, speed."""
 
     def __init__(self, names: Sequence[str], *, device: torch.device, **options: Any) -> None:
         self.supernets = [
             SupernetEvaluator(name.removeprefix(SUPERNET), device=device) for name in names if name.startswith(SUPERNET)
         ]
-        of_proxies = [name for name in names if not name.startswith(SUPERNET) and name != THROUGHPUT]
+        self.predictors = [
+            PredictorEvaluator(name.removeprefix(PREDICTOR)) for name in names if name.startswith(PREDICTOR)
+        ]
+        others = (SUPERNET, PREDICTOR)
+        of_proxies = [name for name in names if not name.startswith(others) and name != THROUGHPUT]
         self.proxies = ProxyEvaluator(of_proxies, device=device, **options)
         self.speeds = [ThroughputEvaluator(self.proxies.geometry, device)] if THROUGHPUT in names else []
 
@@ -301,21 +324,29 @@ class Evaluator:
         self.proxies.at_once = count
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
-        found = [self.proxies(architectures), *(supernet(architectures) for supernet in self.supernets)]
-        found += [speed(architectures) for speed in self.speeds]
+        evaluators: list[Callable[[Sequence[Settings]], list[Score]]] = [
+            self.proxies,
+            *self.supernets,
+            *self.predictors,
+            *self.speeds,
+        ]
+        found = [evaluator(architectures) for evaluator in evaluators]
         return [_together(scores) for scores in zip(*found, strict=True)]
 
     def check(self, space: Space, geometry: Geometry) -> None:
-        """Whether the supernets are of this space and input."""
-        for supernet in self.supernets:
-            if (supernet.space, supernet.geometry) != (space, geometry):
-                theirs = f"{supernet.space.name} {supernet.space.fixed()} with {supernet.geometry}"
+        """Whether the supernets and predictors are of this space and input."""
+        trained: list[SupernetEvaluator | PredictorEvaluator] = [*self.supernets, *self.predictors]
+        for one in trained:
+            if (one.space, one.geometry) != (space, geometry):
+                theirs = f"{one.space.name} {one.space.fixed()} with {one.geometry}"
                 ours = f"{space.name} {space.fixed()} with {geometry}"
                 raise VitsearchError(f"`objective` must be of the space that is searched, {ours}, but got {theirs}")
 
-    def digests(self) -> dict[str, str]:
-        """Of the weights, so that a resumed study notices others."""
-        return {supernet.name: digest_of(supernet.name.removeprefix(SUPERNET)) for supernet in self.supernets}
+    def digests(self) -> dict[str, dict[str, str]]:
+        """Of the files behind the objectives, by kind, so that a resumed study notices others."""
+        supernets = {one.name: digest_of(one.name.removeprefix(SUPERNET)) for one in self.supernets}
+        predictors = {one.name: digest_of_file(one.file) for one in self.predictors}
+        return {kind: found for kind, found in (("supernets", supernets), ("predictors", predictors)) if found}
 
 
 def _together(scores: Sequence[Score]) -> Score:

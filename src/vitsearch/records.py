@@ -9,6 +9,7 @@ import re
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -146,16 +147,26 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read_trials(path: Path) -> tuple[list[Trial], int]:
-    """The complete lines of a journal and how many bytes they fill.
+def read_lines(path: Path, start: int = 0) -> tuple[list[bytes], int]:
+    """The complete lines of a journal from byte `start` on, and the byte after the last of them.
 
-    What follows the last newline is a write that was cut off and counts as never written. Anything wrong before
-    that is an error that names its line.
+    What follows the last newline is a write that was cut off and counts as never written.
     """
-    content = path.read_bytes()
+    with open(path, "rb") as file:
+        file.seek(start)
+        content = file.read()
     complete = content.rfind(b"\n") + 1
+    return content[:complete].splitlines(), start + complete
+
+
+def read_trials(path: Path, start: int = 0, first: int = 0) -> tuple[list[Trial], int]:
+    """The trials from byte `start` on, the first of them with number `first`, and the byte after the last.
+
+    Anything wrong in a complete line is an error that names it.
+    """
+    lines, end = read_lines(path, start)
     trials = []
-    for index, line in enumerate(content[:complete].splitlines()):
+    for index, line in enumerate(lines, first):
         try:
             trial = Trial.from_json(parse_json(line, "it"))
             if trial.number != index:
@@ -163,7 +174,19 @@ def read_trials(path: Path) -> tuple[list[Trial], int]:
         except (ValueError, VitsearchError) as error:
             raise BadStudy(f"{path} is broken at line {index + 1}: {error}; it reads {brief(line[:60])}") from None
         trials.append(trial)
-    return trials, complete
+    return trials, end
+
+
+def read_rows(path: Path, start: int = 0, first: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """The same for a journal of plain objects."""
+    lines, end = read_lines(path, start)
+    rows = []
+    for number, line in enumerate(lines, first + 1):
+        row = parse_json(line, f"{path} line {number}")
+        if not isinstance(row, dict):
+            raise BadStudy(f"{path} is broken at line {number}: it must be an object, but got {brief(row)}")
+        rows.append(row)
+    return rows, end
 
 
 class Journal:
@@ -212,10 +235,27 @@ class Journal:
 def lock_file(file: IO[bytes], path: Path) -> None:
     import fcntl  # POSIX only, so not at the top
 
+    for last in (False, True):
+        try:
+            return fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if last:
+                raise BadStudy(f"{path.parent} is being written by another process") from error
+            time.sleep(0.05)  # it may have been `is_locked`, for a moment
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody is writing this journal now."""
+    import fcntl
+
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise BadStudy(f"{path.parent} is being written by another process") from error
+        with open(path, "rb") as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)  # gone again when the file is closed
+    except BlockingIOError:
+        return True
+    except OSError:  # not there, or a file system without locks
+        return False
+    return False
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from vitsearch.arguments import choose_geometry, read_budgets, read_limits, read_quantity
+from vitsearch.arguments import choose_geometry, objective_input, read_budgets, read_limits, read_quantity
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.options import (
@@ -35,7 +35,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES
+from vitsearch.spaces import SPACES, patches_of
 from vitsearch.terminal import emit, progress_bar, show, summary
 
 log = logging.getLogger("vitsearch")
@@ -53,7 +53,7 @@ def search(
     objective: Annotated[
         str | None,
         typer.Option(
-            "--objective", help="A proxy, or several with commas; min: or max: overrules the direction [dss]."
+            "--objective", help="Proxies, supernet:RUN, predictor:FILE, with commas; min: or max: in front [dss]."
         ),
     ] = None,
     trials: Annotated[
@@ -117,7 +117,7 @@ def search(
 
     objective, trials = "dss" if objective is None else objective, 100 if trials is None else trials
     data = "noise" if data is None else data
-    base, patch_size = supernet_input(objective, patch_size)
+    base, patch_size = objective_input(objective, patch_size)
     if base == IMAGENET and classes is None:
         classes = open_data(data).classes
     with progress_bar("searching", trials) as tick:
@@ -193,17 +193,7 @@ def input_of(folder: str, patch_size: Any) -> tuple[Geometry, Any, str]:
 
     plan, _ = read_plan(Path(folder))
     fixed = plan.space["fixed"] if plan.space else {}
-    own = fixed.get("patch_sizes", fixed.get("patch_size"))
-    return plan.geometry, patch_size if patch_size is not None else own, plan.data
-
-
-def supernet_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
-    """Those of the supernet that is an objective, where one is."""
-    for name in objective.split(","):
-        _, found, folder = name.partition("supernet:")
-        if found:
-            return input_of(folder, patch_size)[:2]
-    return IMAGENET, patch_size
+    return plan.geometry, patch_size if patch_size is not None else patches_of(fixed), plan.data
 
 
 def report_search(result: Any, as_json: bool) -> None:

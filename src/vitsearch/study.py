@@ -21,7 +21,7 @@ from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import SUPERNET, THROUGHPUT, Evaluator, Score
+from vitsearch.evaluate import PREDICTOR, SUPERNET, THROUGHPUT, Evaluator, Score
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
@@ -37,7 +37,7 @@ def parse_objective(text: str) -> Objective:
     """`dss`, or `min:params` to overrule the direction that the proxy declares."""
     prefix, _, rest = text.partition(":")
     direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
-    measured = name.startswith(SUPERNET) or name == THROUGHPUT
+    measured = name.startswith((SUPERNET, PREDICTOR)) or name == THROUGHPUT
     natural = "max" if measured else parse_proxy(name)[0].direction
     return Objective(name=name, direction=direction or natural)
 
@@ -99,6 +99,8 @@ class Study:
     environments: list[dict[str, Any]]
     """The machine and versions it started on, then each change that was allowed, with the trial it took effect at."""
     trials: Sequence[Trial]
+    wanted: int | None = None
+    """How many trials it is to have, for those who look on; as many as there are where the space has no more."""
 
     @classmethod
     def open(cls, path: str | Path) -> Study:
@@ -128,15 +130,24 @@ class Study:
         try:
             plan = Plan.from_json(data)
             chunk, environments, at_once = check_whole("chunk", data["chunk"]), data["environments"], data["at_once"]
-            if at_once is not None:
-                check_whole("at_once", at_once, most=1 << 62)
+            for name, least in (("at_once", 1), ("wanted", 0)):
+                if data.get(name) is not None:
+                    check_whole(name, data[name], least=least, most=1 << 62)
             if not isinstance(environments, list) or not environments:
                 raise ValueError("`environments` must be a list that is not empty")
             if not all(isinstance(environment, dict) for environment in environments):
                 raise ValueError("`environments` must hold objects")
         except (KeyError, TypeError, ValueError, VitsearchError) as error:
             raise BadStudy(f"{folder / 'study.json'} is broken: {type(error).__name__}: {error}") from None
-        return cls(path=folder, plan=plan, chunk=chunk, at_once=at_once, environments=environments, trials=trials)
+        return cls(
+            path=folder,
+            plan=plan,
+            chunk=chunk,
+            at_once=at_once,
+            environments=environments,
+            trials=trials,
+            wanted=data.get("wanted"),
+        )
 
     def save(self) -> None:
         data = {
@@ -145,6 +156,7 @@ class Study:
             **self.plan.to_json(),
             "chunk": self.chunk,
             "at_once": self.at_once,
+            "wanted": self.wanted,
             "environments": self.environments,
         }
         write_atomically(self.path / "study.json", json.dumps(data, indent=2, allow_nan=False) + "\n")
@@ -239,8 +251,7 @@ def run_search(
         memory=memory,
     )
     evaluator.check(found, geometry)
-    environment, path = describe_environment(chosen), Path(out)
-    environment |= {"supernets": evaluator.digests()} if evaluator.supernets else {}
+    environment, path = describe_environment(chosen) | evaluator.digests(), Path(out)
     # the journal's lock comes before anything is read
     with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
         study = open_or_create(path, plan, environment, journal, allow_changed)
@@ -308,11 +319,13 @@ def run(
     """
     strategy, tried = parse_strategy(study.plan.strategy), TriedIndex()
     start, done, end = 0, len(journal.trials), max(wanted, len(journal.trials))
+    study = _aim(study, end)
     while start < end:
         count = min(study.chunk - start % study.chunk, end - start)
         proposals = strategy.ask(domain, History(journal.trials, start, tried), study.plan.seed, count)
         check_same(study, journal.trials[start : start + count], proposals)
         if not proposals:
+            _aim(study, done)
             return f"tried all {done} architectures within the limits"
         if start + len(proposals) > done:
             if progress:
@@ -323,6 +336,14 @@ def run(
     if progress:
         progress(done, end)
     return f"reached {wanted} trials" if done == wanted else f"had {done} trials already, {wanted} were asked for"
+
+
+def _aim(study: Study, wanted: int) -> Study:
+    if study.wanted == wanted:
+        return study
+    study = dataclasses.replace(study, wanted=wanted)
+    study.save()
+    return study
 
 
 def _evaluate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from rich.table import Table
 from vitsearch.architecture import Settings
 
 log = logging.getLogger("vitsearch")
+PLAIN_EVERY = 10.0  # seconds between two lines of progress in a file
 CORRELATION_TABLES = {
     "kendall": "Kendall's tau [95 % interval]",
     "kendall_equal_size": "Kendall's tau among networks of equal size",
@@ -37,7 +39,7 @@ def show(table: Table) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[..., None]]:
-    """A bar on stderr with count, rate and time left; nothing with --quiet."""
+    """A bar on stderr with count, rate and time left; plain lines where that is no terminal; nothing with --quiet."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
@@ -47,7 +49,10 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[..., None]]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     console = Console(stderr=True)
-    hidden = not log.isEnabledFor(logging.INFO) or not console.is_terminal
+    if not console.is_terminal:
+        yield _plain_lines(what, total)
+        return
+    hidden = not log.isEnabledFor(logging.INFO)
     with Progress(*columns, console=console, disable=hidden, transient=True) as bar:
         task = bar.add_task(what, total=total)
 
@@ -55,6 +60,24 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, total=total, description=f"{what} {note}".rstrip())
 
         yield tick
+
+
+def _plain_lines(what: str, total: int) -> Callable[..., None]:
+    """A line in the log now and then, for files and pipes."""
+    start = said = time.monotonic()
+    first: int | None = None
+
+    def tick(done: int, wanted: int | None = None, note: str = "") -> None:
+        nonlocal said, first
+        now, end = time.monotonic(), total if wanted is None else wanted
+        first = done if first is None else first  # what was there before says nothing about the pace
+        if now - said < PLAIN_EVERY or done == first:
+            return
+        said = now
+        pace = (done - first) / (now - start)
+        log.info("%s", f"{what} {note}".rstrip() + f" {done}/{end}, {pace:.2f}/s, {(end - done) / pace:,.0f} s left")
+
+    return tick
 
 
 def show_correlations(rows: list[dict[str, Any]]) -> None:
@@ -69,6 +92,21 @@ def show_correlations(rows: list[dict[str, Any]]) -> None:
             for name in dict.fromkeys(row["proxy"] for row in here):
                 table.add_row(name, *(_correlation_cell(of.get((name, dataset)), measure) for dataset in datasets))
             show(table)
+
+
+def show_fit(facts: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """How baselines and predictor rank held-out networks, a column for each source where there are several."""
+    sources = list(dict.fromkeys(row["source"] for row in rows))
+    of = {(row["proxy"], row["source"]): row for row in rows}
+    title = f"{facts['dataset']}, {facts['networks']} networks of {facts['space']}: {CORRELATION_TABLES['kendall']}"
+    table = Table("ranked by", *(source or "all" for source in sources), title=title)
+    for name in dict.fromkeys(row["proxy"] for row in rows):
+        what = f"{name}, on the fold left out of {facts['folds']}" if name == rows[-1]["proxy"] else name
+        table.add_row(what, *(_correlation_cell(of[name, source], "kendall") for source in sources))
+    show(table)
+    last = of[rows[-1]["proxy"], None]
+    shares = f"{last['within_one_std']:.0%} within one standard deviation, {last['within_two_std']:.0%} within two"
+    print(f"mean error {last['mean_error']:.2f} percentage points; {shares}")
 
 
 def _correlation_cell(row: dict[str, Any] | None, measure: str) -> str:

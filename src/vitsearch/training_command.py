@@ -111,16 +111,22 @@ def train(
     save_every: SaveEveryOption = 500,
     evaluate_every: EvaluateEveryOption = None,
     tensorboard: TensorboardOption = False,
+    push_dir: Annotated[
+        Path | None, typer.Option("--push-dir", help="At the end, a new folder as the Hugging Face hub takes it.")
+    ] = None,
     resume: ResumeOption = False,
     allow_changed: AllowChangedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train, retrain or fine-tune a network; the test part is looked at once, at the end."""
     from vitsearch.data import open_training_data
+    from vitsearch.export.write import check_out, export_trained
     from vitsearch.training.distill import distillation
     from vitsearch.training.plan import TrainingPlan
     from vitsearch.training.run import digest_of, train_network
 
+    if push_dir is not None:
+        check_out(push_dir)  # not after hours
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     settings, model, known = choose_network(arch, timm, start)
     size = image_size or (known.image_size if known is not None else chosen.image_size)
@@ -139,7 +145,9 @@ def train(
     machine = read_machine(device, compiled, resident, workers, save_every, evaluate_every, tensorboard)
     with progress_bar("training", 1) as tick:
         done = train_network(plan, out, machine=machine, resume=resume, allow_changed=allow_changed, progress=tick)
-    report(done, plan, as_json)
+    if push_dir is not None and done.writes:
+        export_trained(done.out, push_dir)
+    report(done, plan, push_dir, as_json)
 
 
 def read_recipe(name: str, epochs: int | None, batch_size: int | None, changes: list[str] | None) -> Any:
@@ -209,14 +217,17 @@ def read_changes(texts: list[str]) -> dict[str, str]:
     return found
 
 
-def report(done: Any, plan: Any, as_json: bool) -> None:
+def report(done: Any, plan: Any, push_dir: Path | None, as_json: bool) -> None:
     if not done.writes:
         return
     last = done.epochs[-1] if done.epochs else {}
     if as_json:
         shown = {"out": str(done.out), "settings": plan.settings, "timm": plan.timm, **done.result}
+        shown |= {"push_dir": str(push_dir)} if push_dir is not None else {}
         return emit(shown | {"epochs": len(done.epochs), "last_epoch": last})
     validation = f", validation {last['validation_top1']:.2f} %" if "validation_top1" in last else ""
     images, seconds = done.result["test_images"], done.result["seconds"]
     print(f"test accuracy {done.result['test_top1']:.2f} % of {images:,} images{validation}; {seconds:,.0f} s")
+    if push_dir is not None:
+        return print(f"next: hf upload NAME {push_dir}")
     print(f"next: vitsearch export {Path(done.out)} --format timm --out best")

@@ -87,6 +87,10 @@ def _preprocessing(
 
 def write_network(folder: Path, state: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
     """Weights first, so that a folder with a config has its weights; each file whole or not there."""
+    write_weights(folder, state)
+    write_atomically(folder / CONFIG, json.dumps(config, indent=2, allow_nan=False) + "\n")
+
+
+def write_weights(folder: Path, state: Mapping[str, Tensor]) -> None:
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
     write_bytes_atomically(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
-    write_atomically(folder / CONFIG, json.dumps(config, indent=2, allow_nan=False) + "\n")

@@ -8,7 +8,7 @@ network with fewer heads has the first ones of each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import RLock
 
 import torch
@@ -53,6 +53,8 @@ class WeightBank:
         self._nuclear_norms, self._most_bytes, self._bytes = nuclear_norms, most_bytes, 0
         self._tensors: dict[tuple[Key, bool, torch.dtype], Tensor] = {}
         self._numbers: dict[tuple[str, Key, bool], float] = {}
+        self.noted: dict[Hashable, float] = {}
+        """Numbers of several weights together, which whoever finds them notes."""
         self._whole: dict[str, Tensor] = {}
         self._shapes: dict[str, torch.Size] | None = None
         if envelope is not None:

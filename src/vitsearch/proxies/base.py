@@ -22,11 +22,13 @@ from vitsearch.architecture import Architecture
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.errors import ProxyUndefined, UnknownName
+from vitsearch.proxies.expression import Formula
 from vitsearch.proxies.traces import Fisher, Recorder, Scales, Signs
 from vitsearch.registry import Registry, did_you_mean
 
 Direction = Literal["max", "min"]
 Found = TypeVar("Found")
+Recording = TypeVar("Recording", bound=Recorder)
 
 
 class Subject:
@@ -107,6 +109,16 @@ class Subject:
             else:
                 self._differentiate(self.traces | {name})
         return self._found[name]
+
+    def recorded(self, recorder: Recording) -> Recording:
+        """The same recorder after a pass of its own over the batch, forward and back."""
+        images, labels = self.batch
+        with torch.enable_grad(), full_precision(), recorder:
+            loss = F.cross_entropy(self.network(images), labels)
+            gradients = _gradients(loss, dict(self.network.named_parameters()))
+        if self._gradients is None:
+            self._gradients = gradients
+        return recorder
 
     def _differentiate(self, traces: frozenset[str]) -> None:
         try:
@@ -237,6 +249,8 @@ class Proxy:
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     traces: tuple[str, ...] = ()
     """What it asks of `Subject.trace`."""
+    formula: Formula | None = None
+    """What it computes, where it is a formula."""
 
 
 PROXIES: Registry[Proxy] = Registry("proxy", "vitsearch.proxies")
@@ -254,7 +268,11 @@ def proxy(name: str, *, paper: str, **facts: Any) -> Callable[[Callable[..., flo
 
 
 def parse_proxy(text: str) -> tuple[Proxy, dict[str, str]]:
-    """``dss`` or, for a variant, ``snip:params=linear``."""
+    """``dss`` or, for a variant, ``snip:params=linear``; a formula as ``expr:TEXT`` or ``file:FOUND.json``."""
+    if text.startswith(("expr:", "file:")):
+        from vitsearch.proxies import formulas  # which needs this module
+
+        return (formulas.from_text if text.startswith("expr:") else formulas.from_file)(text), {}
     name, *parts = text.split(":")
     found = PROXIES[name]
     options: dict[str, str] = {}

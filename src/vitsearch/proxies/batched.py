@@ -33,6 +33,7 @@ from vitsearch.proxies.autoprox import log_softmax, sigmoid_norm
 from vitsearch.proxies.base import parse_proxy
 from vitsearch.proxies.diversity import precision
 from vitsearch.proxies.group_pass import GroupPass
+from vitsearch.proxies.layers import FormulaTaker, score_weights
 from vitsearch.proxies.takers import Taker
 
 Named: TypeAlias = tuple[str, tuple[int, ...]]  # a weight's name and shape
@@ -87,6 +88,8 @@ def goes_batched(text: str, batch_size: int) -> bool:
     """Whether a proxy goes through in batches. ZiCo's batches must be there; where not, its definition says so."""
     proxy, options = parse_proxy(text)
     parts = int(options.get("batches", "2")) if proxy.name == "zico" else 1
+    if proxy.formula is not None:
+        return True
     return proxy.name in BATCHED and (parts == 1 or (batch_size % parts == 0 and batch_size >= 2 * parts))
 
 
@@ -102,10 +105,13 @@ class Route:
 def routes(proxies: Sequence[str], plan: Architecture) -> dict[Route, list[str]]:
     """The passes that these proxies need, and who goes along in each."""
     found: dict[Route, list[str]] = {}
-    names = {text: parse_proxy(text)[0].name for text in proxies}
+    chosen = {text: parse_proxy(text)[0] for text in proxies}
+    names = {text: proxy.name for text, proxy in chosen.items()}
     along = "grasp" in names.values()
     for text, name in names.items():
-        if name in RECIPES:
+        if chosen[text].formula is not None and chosen[text].needs_data:
+            found.setdefault(Route(False, torch.float32, along), []).append(text)
+        elif name in RECIPES:
             recipe = RECIPES[name]
             route = Route(recipe.absolute, recipe.dtype(plan), along and not recipe.absolute)
             found.setdefault(route, []).append(text)
@@ -127,21 +133,26 @@ def score_group(
     """
     scores: dict[str, Tensor] = {}
     for route, texts in routes(proxies, plans[0]).items():
-        made = {text: _taker(text, len(plans), bank) for text in texts}
+        made = {text: _taker(text, plans, bank) for text in texts}
         dtype = torch.float64 if exact else route.dtype
         run = GroupPass(plans=plans, bank=bank, absolute=route.absolute, dtype=dtype, takers=list(made.values()))
         run.run(None if route.absolute else batch(), geometry)
         scores |= {text: taker.scores().cpu() for text, taker in made.items()}
     for text in proxies:
         proxy, options = parse_proxy(text)
-        if proxy.name == "autoproxp":
+        if proxy.formula is not None and not proxy.needs_data:
+            values = [score_weights(proxy.formula, plan, bank) for plan in plans]
+            scores[text] = torch.tensor(values, dtype=torch.float64)
+        elif proxy.name == "autoproxp":
             scores[text] = torch.tensor([autoproxp(plan, bank, **options) for plan in plans], dtype=torch.float64)
     return scores
 
 
-def _taker(text: str, count: int, bank: WeightBank) -> Taker:
+def _taker(text: str, plans: Sequence[Architecture], bank: WeightBank) -> Taker:
     proxy, options = parse_proxy(text)
-    return RECIPES[proxy.name].maker(count, bank, **options)
+    if proxy.formula is not None:
+        return FormulaTaker(len(plans), bank, proxy.formula, plans)
+    return RECIPES[proxy.name].maker(len(plans), bank, **options)
 
 
 def autoproxp(plan: Architecture, bank: WeightBank, softmax: str = "mean") -> float:

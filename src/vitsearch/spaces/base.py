@@ -221,6 +221,19 @@ def space_over(settings: Mapping[str, Any]) -> Space:
     return space_of(settings).over(settings)
 
 
+def patches_of(fixed: Mapping[str, Any]) -> Any:
+    """A patch size, or those that are searched; None where nothing is said of patches."""
+    return fixed.get("patch_sizes", fixed.get("patch_size"))
+
+
+def patch_words(space: str, fixed: Mapping[str, Any]) -> list[str]:
+    """What a command line says for a space with these fixed parts: nothing where they are its own."""
+    sizes = patches_of(fixed)
+    if dict(fixed) == SPACES[space].fixed() or sizes is None:
+        return []
+    return ["--patch-size", ",".join(map(str, sizes)) if isinstance(sizes, list | tuple) else str(sizes)]
+
+
 def decode(settings: Mapping[str, Any]) -> Architecture:
     """Settings to blueprint, whether they lie inside their space or not."""
     return space_of(settings).decode(settings)

@@ -15,7 +15,7 @@ from vitsearch.cost import Geometry
 from vitsearch.environment import describe_changes
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.super_transformer import Sharing
-from vitsearch.records import lock_file, parse_json, write_atomically
+from vitsearch.records import lock_file, parse_json, read_rows, write_atomically
 from vitsearch.training.distill import Distillation
 from vitsearch.training.recipe import Recipe
 
@@ -169,12 +169,8 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def read_epochs(path: Path) -> list[dict[str, Any]]:
-    """The complete lines; what follows the last line end was cut off and was never written."""
-    content = path.read_bytes()
-    rows = []
-    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
-        row = parse_json(line, f"{path} line {number}")
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+    rows, _ = read_rows(path)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row.get("step"), int):
             raise BadStudy(f"{path} is broken at line {number}: it must be an object with a step")
-        rows.append(row)
     return rows

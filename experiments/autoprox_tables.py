@@ -1,0 +1,134 @@
+"""Write the tables of docs/autoprox.md from experiments/results/.
+
+python experiments/autoprox_tables.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "autoprox.md"
+RESULTS = ROOT / "experiments" / "results"
+MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+TITLES = {"autoformer": "AutoFormer-like networks", "pit": "PiT networks"}
+SIZES = ("params", "macs", "depth", "width")
+PAPER = {  # Auto-Prox, Table 2: Kendall's tau of CIFAR-100, Flowers, Chaoyang
+    "autoformer": (0.557, 0.692, 0.338),
+    "pit": (0.821, 0.793, 0.417),
+}
+Row = dict[str, Any]
+
+
+def number(row: Row, measure: str) -> str:
+    if row[measure] is None:
+        return "-"
+    low, high = row[f"{measure}_low"], row[f"{measure}_high"]
+    return f"{row[measure]:.3f}" + (f" ({low:.3f}..{high:.3f})" if low is not None else "")
+
+
+def line(name: str, rows: list[Row]) -> str:
+    *columns, joint = rows
+    cells = [f"{row['kendall']:.3f}" if row["kendall"] is not None else "-" for row in columns]
+    near = " / ".join("-" if r["kendall_near_size"] is None else f"{r['kendall_near_size']:.2f}" for r in columns)
+    return (
+        f"| {name} | {' | '.join(cells)} | {number(joint, 'kendall')} | {number(joint, 'above_best_size')} | {near} |"
+    )
+
+
+def nested(found: Row, space: str) -> list[str]:
+    """Every row over pairs of networks of one fold; `discovered` by searches that did not see the fold."""
+    runs = [run for run in found["runs"] if run["space"] == space]
+    datasets = [row["dataset"] for row in runs[0]["rows"] if row["score"] == "params"][:-1]
+    heads = " | ".join(name.partition("/")[2] for name in datasets)
+    lines = [
+        f"| score | {heads} | mean (95 %) | above the best size (95 %) | at near size |",
+        "|---" * (len(datasets) + 4) + "|",
+    ]
+    before: dict[str, str] = {}
+    learned: dict[str, str] = {}  # what supervision gives stands last
+    for name in dict.fromkeys(row["score"] for row in runs[0]["rows"]):
+        rows = [row for row in runs[0]["rows"] if row["score"] == name]
+        place = before if name in (*SIZES, "autoproxa", "autoproxp") else learned
+        place[name] = line(f"**{name}** (size)" if name in SIZES else name, rows)
+    del learned["discovered"]
+    lines += before.values()
+    for run in runs:
+        rows = [row for row in run["rows"] if row["score"] == "discovered"]
+        lines.append(line(f"discovered: {run['label']}", rows))
+    lines += learned.values()
+    paper = " | ".join(f"*{value:.3f}*" for value in PAPER[space])
+    mean = sum(PAPER[space]) / 3
+    return [*lines, f"| *Auto-Prox, as published* | {paper} | *{mean:.3f}* | | |"]
+
+
+def formulas(found: Row, space: str) -> list[str]:
+    runs = [run for run in found["runs"] if run["space"] == space]
+    lines = ["| search | evaluations | tau on all | seconds | formula |", "|---|---|---|---|---|"]
+    for run in runs:
+        facts = f"{run['evaluations']} | {run['joint']:.3f} | {run['seconds']:.0f}"
+        lines.append(f"| {run['label']} | {facts} | `{run['formula']}` |")
+    return lines
+
+
+def curves(found: Row, space: str) -> list[str]:
+    runs = [run for run in found["runs"] if run["space"] == space]
+    steps = list(dict.fromkeys(step for run in runs for step in run["curve"]))
+    lines = [f"| search | {' | '.join(steps)} |", "|---" * (len(steps) + 1) + "|"]
+    for run in runs:
+        cells = [f"{run['curve'][step]:.3f}" if step in run["curve"] else "" for step in steps]
+        lines.append(f"| {run['label']} | {' | '.join(cells)} |")
+    return lines
+
+
+def shipped(found: Row, space: str) -> list[str]:
+    one = found["shipped"][space]
+    rows = [row for row in one["rows"] if row["score"] == "shipped"]
+    near = ", ".join(f"{name} {tau:.2f}" for name, tau in one["nearness"].items())
+    seeds = "; ".join(" / ".join(f"{tau:.3f}" for tau in taus) for taus in one["kendall_by_seed"])
+    best = rows[-1]["best_size"]
+    return [
+        f"`discovered-{space}`: `{one['formula']}`. On all networks, which chose it, mean tau "
+        f"{number(rows[-1], 'kendall')}, {number(rows[-1], 'above_best_size')} above `{best}`. By seed of the weights: "
+        f"{seeds}. Largest tau with sizes: {near}."
+    ]
+
+
+def pairs(found: Row) -> list[str]:
+    lines = [
+        "| table | layers | seeds | branches | mean tau | with a seed it did not see | best pair |",
+        "|---" * 7 + "|",
+    ]
+    for one in found["pairs"]:
+        other = "" if one["with_next_seed"] is None else f"{one['with_next_seed']:.3f}"
+        facts = (
+            f"{one['space']} | {one['aggregate']} | {one['seeds']} | {one['branches']} | {one['joint']:.3f} | {other}"
+        )
+        lines.append(f"| {facts} | `{one['formula']}` |")
+    return lines
+
+
+def rendered() -> str:
+    found = json.loads((RESULTS / "autoprox.json").read_text())
+    lines = [
+        f"\n{found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}; "
+        f"inputs: {found['inputs']}, {found['seeds']} seeds, batch {found['batch_size']}, "
+        f"tolerance {found['tolerance']}.\n"
+    ]
+    for space, title in TITLES.items():
+        lines += [f"### {title}\n", *nested(found, space), "", *shipped(found, space), ""]
+        lines += ["What the searches on all networks found:\n", *formulas(found, space)]
+        lines += ["\nBest mean tau so far, by evaluations (Figure 5):\n", *curves(found, space), ""]
+    lines += ["### All pairs of branches over weights\n", *pairs(found)]
+    text = "\n".join(lines) + "\n"
+    return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if rendered() == PAGE.read_text() else "docs/autoprox.md is not what the results say")
+    PAGE.write_text(rendered())

@@ -1,0 +1,236 @@
+"""AutoFormer on CIFAR-10: is what a supernet says about networks true, and is its winner any better?
+
+    python experiments/cifar10_supernet.py --data parquet:cifar10 --work runs/cifar10 --device cuda --commit HASH
+
+32 px, patch 4, space `autoformer-tiny`:
+1. one supernet, `vitsearch supernet train`, each step one network drawn knob by knob;
+2. `vitsearch search --strategy evolution --objective supernet:...` under 6 M parameters, on the validation part;
+3. from scratch, with the same recipe and each seed: the winner, 8 random networks of 5.8 to 6.0 M, the largest network
+   of the space, and 24 networks spread evenly over 5 to 10 M. Each is measured on the test part once.
+The result holds every curve, seed, number of images seen and wall time; differences stand beside the spread between
+seeds, and below it they are `not distinguishable`. `--minutes` bounds the time of step 3; a later run with the same
+`--out` does what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from typing import Any
+
+import torch
+from common import RESULTS, circumstances, write
+from trainings import Training, by_name, difference, seed_spread, train_all
+
+from vitsearch.architecture import Settings
+from vitsearch.cost import Geometry, Limits
+from vitsearch.data import open_training_data
+from vitsearch.environment import pick_device
+from vitsearch.evaluate import SupernetEvaluator
+from vitsearch.ranking import bootstrap_agreement, kendall
+from vitsearch.spaces import SPACES, Space
+from vitsearch.study import run_search
+from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.recipe import RECIPES, Recipe, change
+from vitsearch.training.run import Machine, train_network
+
+Row = dict[str, Any]
+FILE = "cifar10_supernet.json"
+
+
+def main() -> None:
+    options = read_options()
+    device = pick_device(options.device)
+    space = SPACES[options.space].with_patch_size(options.patch_size)
+    data = open_training_data(options.data)
+    geometry = Geometry(image_size=options.image_size, classes=data.classes, channels=3)
+    recipe = change(RECIPES["small-images"], {"image_size": str(options.image_size)} | dict(options.set))
+    path = options.out / FILE
+    found: Row = json.loads(path.read_text()) if path.exists() else {}
+    found |= {"command": options.command, "data": Path(options.data).name, "space": space.name}
+    found |= about(device, options)
+    if "supernet" not in found:
+        supernet_recipe = replace(recipe, epochs=options.supernet_epochs, batch_size=options.supernet_batch)
+        found |= train_supernet(options, space, geometry, supernet_recipe, device)
+        write(FILE, found, options.out)
+    found["recipe"] = recipe.to_json()
+    retrain(options, found, geometry, recipe)
+    found["reading"] = read(found)
+    write(FILE, found, options.out)
+    print(json.dumps(found["reading"], indent=1))
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--work", type=Path, required=True, help="a folder for checkpoints and studies")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--space", default="autoformer-tiny")
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--patch-size", type=int, default=4)
+    parser.add_argument("--supernet-epochs", type=int, default=150)
+    parser.add_argument("--supernet-batch", type=int, default=1024)
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--budget", type=float, default=6.0, help="millions of parameters")
+    parser.add_argument("--range", type=float, nargs=2, default=(5.0, 10.0), help="of the networks that are correlated")
+    parser.add_argument("--random", type=int, default=8)
+    parser.add_argument("--spread", type=int, default=24)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--set", type=lambda text: tuple(text.split("=", 1)), action="append", default=[])
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--commit")
+    options = parser.parse_args()
+    options.command = " ".join(
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in vars(options).items()
+        if name not in ("work", "out", "data", "commit", "set")
+    )
+    return options
+
+
+def about(device: torch.device, options: argparse.Namespace) -> Row:
+    found = circumstances(device, options.commit)
+    return {"machine": found["machine"], "versions": found["versions"], "commit": found["commit"]}
+
+
+def train_supernet(
+    options: argparse.Namespace, space: Space, geometry: Geometry, recipe: Recipe, device: torch.device
+) -> Row:
+    """Steps 1 and 2, and what every network of step 3 inherits."""
+    plan = TrainingPlan(
+        space={"name": space.name, "fixed": space.fixed()},
+        subnets="uniform",
+        geometry=geometry,
+        data=options.data,
+        recipe=recipe,
+    )
+    folder = options.work / "supernet"
+    machine = Machine(device=options.device, evaluate_every=max(1, recipe.epochs // 10))
+    done = train_network(plan, folder, machine=machine, resume=True)
+    curve = [{k: v for k, v in row.items() if "top1" in k or k in ("epoch", "loss")} for row in done.epochs]
+    limits = Limits(max_params=round(options.budget * 1e6))
+    start = time.perf_counter()
+    search = run_search(
+        space,
+        out=options.work / "search",
+        objective=f"supernet:{folder}",
+        strategy="evolution",
+        trials=options.trials,
+        limits=limits,
+        geometry=geometry,
+        device=options.device,
+        resume=True,
+    )
+    seconds = time.perf_counter() - start
+    best = search.study.best
+    assert best is not None
+    networks = chosen(options, space, geometry, best.settings)
+    evaluator = SupernetEvaluator(folder, device=device)
+    scores = {name: evaluator.one(settings).scores[evaluator.name] for name, settings in networks.items()}
+    return {
+        "supernet": {"recipe": recipe.to_json(), "curve": curve, "result": done.result, "seed": plan.seed},
+        "search": {"trials": len(search.study.trials), "seconds": seconds, "limits_params": limits.max_params},
+        "networks": networks,
+        "inherited_validation_top1": scores,
+    }
+
+
+def chosen(options: argparse.Namespace, space: Space, geometry: Geometry, best: Settings) -> dict[str, Settings]:
+    networks = {"winner": best, "largest": space.region(None, geometry).largest()}
+    near = Limits(min_params=round(5.8 / 6 * options.budget * 1e6), max_params=round(options.budget * 1e6))
+    networks |= draw(space, geometry, near, "random", options.random)
+    low, high = options.range
+    width = (high - low) / options.spread
+    for number in range(options.spread):
+        bounds = [round((low + width * place) * 1e6) for place in (number, number + 1)]
+        part = Limits(min_params=bounds[0], max_params=bounds[1])
+        networks |= {f"spread-{number}": next(iter(draw(space, geometry, part, str(number), 1).values()))}
+    return networks
+
+
+def draw(space: Space, geometry: Geometry, limits: Limits, name: str, count: int) -> dict[str, Settings]:
+    region, random = space.region(limits, geometry), Random(f"cifar10/{name}")
+    return {f"{name}-{number}": region.sample(random) for number in range(count)}
+
+
+def retrain(options: argparse.Namespace, found: Row, geometry: Geometry, recipe: Recipe) -> None:
+    rows: list[Row] = found.setdefault("retrained", [])
+    groups = [("winner", "largest", "random"), ("spread",)]
+    trainings = [
+        Training(
+            name=name,
+            plan=TrainingPlan(settings=settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed),
+        )
+        for group in groups
+        for seed in range(options.seeds)
+        for name, settings in found["networks"].items()
+        if name.startswith(group)
+    ]
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        write(FILE, found, options.out)
+        print(f"{row['name']}/{row['seed']}: {row['test_top1']:.2f} % in {row['seconds']:.0f} s", flush=True)
+
+    machine = Machine(device=options.device, evaluate_every=max(1, recipe.epochs // 6), save_every=10**6)
+    until = time.monotonic() + 60 * options.minutes
+    folder = options.work / "retrained"
+    found["complete"] = train_all(
+        trainings, folder, machine=machine, at_once=options.at_once, until=until, known=list(rows), keep=keep
+    )
+
+
+def read(found: Row) -> Row:
+    """What can be said: the winner among random networks, against the largest, and inherited against retrained."""
+    rows, inherited = found["retrained"], found["inherited_validation_top1"]
+    spread, reached = seed_spread(rows), by_name(rows)
+    if not rows:
+        return {}
+    reading: Row = {"seed_spread": spread, "lowest_top1": min(row["test_top1"] for row in rows)}
+    reading["trained_enough"] = reading["lowest_top1"] >= 85
+    random = {name: values for name, values in reached.items() if name.startswith("random")}
+    if "winner" in reached and random:
+        winner = reached["winner"]
+        pooled = [value for values in random.values() for value in values]
+        below = sum(fmean(values) < fmean(winner) for values in random.values())
+        reading["winner"] = {"top1": winner, "above": below, "of": len(random), **difference(winner, pooled, spread)}
+        if "largest" in reached:
+            reading["winner_against_largest"] = difference(winner, reached["largest"], spread)
+    reading["correlation"] = correlation({n: v for n, v in reached.items() if n.startswith("spread")}, inherited, found)
+    return reading
+
+
+def correlation(reached: dict[str, list[float]], inherited: dict[str, float], found: Row) -> Row | None:
+    """Kendall's tau over networks between inherited and retrained accuracy, with its interval; sizes beside it."""
+    if len(reached) < 3:
+        return None
+    names = sorted(reached)
+    truth = [fmean(reached[name]) for name in names]
+    params = {row["name"]: row["params"] for row in found["retrained"]}
+    sizes = [params[name] for name in names]
+    scores = [inherited[name] for name in names]
+    interval = bootstrap_agreement(scores, truth, sizes)["kendall"]
+    seeds = range(min(map(len, reached.values())))
+    by_seed = [kendall(scores, [reached[name][seed] for name in names]) for seed in seeds]
+    between = None
+    if all(len(values) > 1 for values in reached.values()):
+        between = kendall([reached[name][0] for name in names], [reached[name][1] for name in names])
+    return {
+        "networks": len(names),
+        "kendall": kendall(scores, truth),
+        "interval": interval,
+        "by_seed": by_seed,
+        "params_kendall": kendall(sizes, truth),
+        "between_seeds": between,
+    }
+
+
+if __name__ == "__main__":
+    main()

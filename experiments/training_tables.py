@@ -1,0 +1,47 @@
+"""Write the table of docs/training.md from experiments/results/distillation-*.json.
+
+python experiments/training_tables.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "training.md"
+RESULTS = ROOT / "experiments" / "results"
+MARKS = re.compile(r"(<!-- made by experiments/training_tables.py [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def table(file: Path) -> list[str]:
+    found = json.loads(file.read_text())
+    seeds = len(found["alone"]["top1"])
+    lines = [
+        f"\n{found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}; {found['data']}, "
+        f"{found['epochs']} epochs, a student of {found['params'] / 1e6:.1f} M parameters, a teacher of "
+        f"{found['teacher_epochs']} epochs.\n",
+        f"| test top-1, % | {' | '.join(f'seed {seed}' for seed in range(seeds))} | mean | |",
+        "|---" * (seeds + 3) + "|",
+    ]
+    for name in ("alone", "guided"):
+        values = " | ".join(f"{value:.2f}" for value in found[name]["top1"])
+        lines.append(f"| {name} | {values} | {found[name]['mean']:.2f} | deviation {found[name]['deviation']:.2f} |")
+    apart = found["difference"]
+    values = " | ".join(f"{value:+.2f}" for value in apart["by_seed"])
+    interval = f"95 % interval {apart['low']:+.2f} to {apart['high']:+.2f}"
+    return [*lines, f"| difference | {values} | {apart['mean']:+.2f} | {interval} |"]
+
+
+def rendered() -> str:
+    lines = [line for file in sorted(RESULTS.glob("distillation-*.json")) for line in table(file)]
+    text = "\n".join(lines) + "\n"
+    return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(0 if rendered() == PAGE.read_text() else "docs/training.md is not what the results say")
+    PAGE.write_text(rendered())

@@ -1,0 +1,120 @@
+"""Many trainings beside each other on one device, within a stated time, none of them twice.
+
+Each is a row: name, seed, settings, parameters, accuracy, curve, images seen, wall time. Rows of an earlier run are
+kept, so that an experiment can be done in several sittings.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, variance
+from typing import Any
+
+from vitsearch.cost import Cost
+from vitsearch.spaces import cost_of
+from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.run import Machine, train_network
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    name: str
+    plan: TrainingPlan
+
+    def is_row(self, row: Row) -> bool:
+        return (row["name"], row["seed"], row["settings"]) == (self.name, self.plan.seed, self.plan.settings)
+
+
+def train_one(training: Training, folder: Path, machine: Machine) -> Row:
+    plan = training.plan
+    assert plan.settings is not None
+    done = train_network(plan, folder / f"{training.name}-{plan.seed}", machine=machine, resume=True)
+    cost: Cost = cost_of(plan.settings, plan.geometry)
+    curve = [
+        {key: row[key] for key in ("epoch", "loss", "validation_top1") if key in row}
+        for row in done.epochs
+        if "validation_top1" in row
+    ]
+    row = {"name": training.name, "seed": plan.seed, "settings": plan.settings, "params": cost.params}
+    row |= {"macs": cost.macs, "curve": curve, "epochs": plan.recipe.epochs}
+    return row | {key: done.result[key] for key in ("test_top1", "images_seen", "seconds")}
+
+
+def train_all(
+    trainings: Sequence[Training],
+    folder: Path,
+    *,
+    machine: Machine,
+    at_once: int,
+    until: float,
+    known: Sequence[Row],
+    keep: Callable[[Row], None],
+) -> bool:
+    """Train what is not among `known`, `at_once` at a time; `keep` gets each row as it comes. Whether all are done.
+
+    After `until` (of `time.monotonic`) none is begun.
+    """
+    missing = [training for training in trainings if not any(training.is_row(row) for row in known)]
+    if at_once == 1:
+        for training in missing:
+            if time.monotonic() > until:
+                return False
+            keep(train_one(training, folder, machine))
+        return True
+    with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for row in _in_time(pool, missing, folder, machine, until, at_once):
+            keep(row)
+            missing = [training for training in missing if not training.is_row(row)]
+    return not missing
+
+
+def _in_time(
+    pool: ProcessPoolExecutor, missing: Sequence[Training], folder: Path, machine: Machine, until: float, at_once: int
+) -> Iterator[Row]:
+    coming = iter(missing)
+    running: set[Future[Row]] = set()
+    while True:
+        while len(running) < at_once and time.monotonic() < until:
+            training = next(coming, None)
+            if training is None:
+                break
+            running.add(pool.submit(train_one, training, folder, machine))
+        if not running:
+            return
+        done = next(as_completed(running))
+        running.remove(done)
+        yield done.result()
+
+
+def by_name(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Test accuracies of each network, over its seeds."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["name"], []).append(row["test_top1"])
+    return found
+
+
+def seed_spread(rows: Sequence[Row]) -> float | None:
+    """Standard deviation between seeds, pooled over the networks that were trained more than once."""
+    groups = [values for values in by_name(rows).values() if len(values) > 1]
+    if not groups:
+        return None
+    freedom = sum(len(values) - 1 for values in groups)
+    return sqrt(sum((len(values) - 1) * variance(values) for values in groups) / freedom)
+
+
+def difference(first: Sequence[float], second: Sequence[float], spread: float | None) -> Row:
+    """Of two means, in percentage points, with what can be said of it beside the spread between seeds."""
+    found = fmean(first) - fmean(second)
+    if spread is None:
+        return {"difference": found, "seed_spread": None, "reading": "one seed: no statement"}
+    reading = "not distinguishable" if abs(found) < spread else "better" if found > 0 else "worse"
+    return {"difference": found, "seed_spread": spread, "reading": reading}

@@ -1,0 +1,66 @@
+"""The command line that a training plan is of."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from vitsearch.spaces import patch_words
+from vitsearch.training.distill import Distillation
+from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.recipe import RECIPES, Recipe
+
+
+def recipe_name(recipe: Recipe) -> tuple[str | None, dict[str, Any]]:
+    """The registered recipe that this one was made from, None where there is none, and the fields that differ."""
+    found = {name: _differences(RECIPES[name], recipe) for name in RECIPES if RECIPES[name].source == recipe.source}
+    return min(found.items(), key=lambda pair: len(pair[1])) if found else (None, {})
+
+
+def training_words(plan: TrainingPlan, arch: str) -> list[str] | None:
+    """All but device and folder; `arch` is where the settings of a network are.
+
+    None where the command line cannot say it: a recipe without a name here, candidates, unusual distillation.
+    """
+    name, changes = recipe_name(plan.recipe)
+    if name is None or plan.candidates is not None or not _usual(plan.distillation):
+        return None
+    words: list[Any] = ["vitsearch", *_what(plan, arch), "--data", plan.data, "--recipe", name]
+    for field, value in changes.items():
+        text = "none" if value is None else ",".join(map(str, value)) if isinstance(value, tuple) else value
+        words += ["--set", f"{field}={text}"]
+    words += ["--image-size", plan.geometry.image_size, "--channels", plan.geometry.channels, "--seed", plan.seed]
+    words += ["--from", plan.start] if plan.start is not None else []
+    if plan.distillation is not None:
+        words += ["--distill", plan.distillation.teacher, "--distill-kind", "+".join(plan.distillation.kind)]
+    return list(map(str, words))
+
+
+def _what(plan: TrainingPlan, arch: str) -> list[Any]:
+    if plan.space is None:
+        return ["train", *(["--timm", plan.timm] if plan.timm is not None else [arch]), "--parts", plan.parts]
+    name, fixed = plan.space["name"], plan.space["fixed"]
+    words = ["supernet", "train", name, "--subnets", plan.subnets, *patch_words(name, fixed)]
+    if plan.sharing is not None:
+        words += ["--share", plan.sharing.share, "--class-token", plan.sharing.class_token]
+        words += ["--widths", plan.sharing.widths]
+    return words
+
+
+def _usual(distillation: Distillation | None) -> bool:
+    if distillation is None:
+        return True
+    return distillation == Distillation(teacher=distillation.teacher, kind=distillation.kind)
+
+
+def _differences(base: Recipe, changed: Recipe) -> dict[str, Any]:
+    pairs: list[tuple[str, Any, Any]] = [
+        ("", base, changed),
+        ("augmentation.", base.augmentation, changed.augmentation),
+    ]
+    return {
+        f"{prefix}{field.name}": getattr(new, field.name)
+        for prefix, old, new in pairs
+        for field in dataclasses.fields(old)
+        if field.name != "augmentation" and getattr(old, field.name) != getattr(new, field.name)
+    }

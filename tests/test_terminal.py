@@ -1,0 +1,41 @@
+"""Progress where stderr is a file or a pipe: plain lines, now and then; none with --quiet."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from vitsearch import terminal
+from vitsearch.terminal import progress_bar
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_plain_lines(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "vitsearch")
+    with progress_bar("searching", 60) as tick:
+        tick(20, 60)  # there before: a resumed search
+        clock[0] += 5
+        tick(30, 60)
+        clock[0] += 5
+        tick(40, 60)
+        clock[0] += 1
+        tick(50, 60, note="in time")
+        clock[0] += 9
+        tick(55, 60, note="in time")
+    assert caplog.messages == ["searching 40/60, 2.00/s, 10 s left", "searching in time 55/60, 1.75/s, 3 s left"]
+
+
+def test_quiet(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, "vitsearch")
+    with progress_bar("searching", 10) as tick:
+        tick(0)
+        clock[0] += 60
+        tick(5)
+    assert not caplog.messages

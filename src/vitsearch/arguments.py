@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from vitsearch.architecture import Settings, brief
 from vitsearch.cost import IMAGENET, Geometry, Limits

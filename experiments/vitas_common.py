@@ -23,6 +23,8 @@ from vitsearch.training.recipe import RECIPES, Recipe, change
 from vitsearch.training.run import Machine, train_network
 
 PARENTS = 20
+TRIES = 50
+"""Draws for a child: about one in ten lies within the window."""
 WINDOW = 0.9
 """A budget is the upper end of a window that begins here, as in the public code's configurations."""
 
@@ -102,7 +104,7 @@ class Bench:
             run.space,
             out=Path(self.options.work) / f"search-{run.name}-{run.budget}-{seed}",
             objective=f"supernet:{supernet}",
-            strategy=f"nsga2:population={self.options.population},parents={parents}{leaning}",
+            strategy=f"nsga2:population={self.options.population},parents={parents},tries={TRIES}{leaning}",
             trials=trials,
             limits=Limits(min_macs=round(WINDOW * run.budget), max_macs=run.budget),
             geometry=self.geometry,

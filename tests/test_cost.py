@@ -14,7 +14,7 @@ from vitsearch.architecture import Absent, Architecture, Attention, Merge, Patch
 from vitsearch.cost import Cost, Geometry, Limits, architecture_cost
 from vitsearch.errors import VitsearchError
 from vitsearch.models import build
-from vitsearch.spaces import SPACES, cost_of, sample
+from vitsearch.spaces import SPACES, cost_of, decode, sample
 
 
 def s3_blueprint(arch: dict[str, Any]) -> Architecture:
@@ -48,6 +48,7 @@ def test_every_published_network_to_the_last_digit(published: list[dict[str, Any
         arch, geometry = network["arch"], Geometry(image_size=network["image_size"], classes=network["classes"])
         if arch["space"] in SPACES:
             cost = cost_of(arch, geometry)
+            assert not arch["space"].startswith("vitas") or decode(arch) == vitas_blueprint(arch)
         else:
             blueprint = s3_blueprint(arch) if arch["space"] == "s3" else vitas_blueprint(arch)
             cost = architecture_cost(blueprint, geometry)

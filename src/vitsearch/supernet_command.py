@@ -133,8 +133,10 @@ def supernet_train(
         print(f"{name} network: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
     if chosen_before is not None:
         return print(f"next: vitsearch specialize {done.out} --max-params 6M --out specialized")
+    _, leaning, probability = subnets.partition("identity:probability=")
+    strategy = f"nsga2:parents=20,identity={probability}" if leaning else "evolution"
     print(
-        f"next: vitsearch search {space} --objective supernet:{done.out} --strategy evolution --trials 1000 --out run"
+        f"next: vitsearch search {space} --objective supernet:{done.out} --strategy {strategy} --trials 1000 --out run"
     )
 
 

@@ -30,7 +30,7 @@ from vitsearch.models.layers import Mlp, PatchEmbed, blank
 from vitsearch.models.skeleton import Place, Side, Skeleton, Skeletons, cut, places_of
 from vitsearch.models.supernet import Supernet, why_outside
 from vitsearch.spaces import Space
-from vitsearch.spaces.channelwise import Ratioed
+from vitsearch.spaces.ratioed import Ratioed
 
 Share = Literal["v", "qkv", "qk", "none"]
 ALL = "all"

@@ -8,125 +8,26 @@ is the identity: the slot chooses nothing but which weights of a supernet the ot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from random import Random
 from typing import Any, cast
 
 from vitsearch.architecture import (
-    LARGEST,
-    SCALES,
     Absent,
     Architecture,
-    Attention,
     Block,
-    ClassAttention,
-    Patch,
     Scale,
     Settings,
-    Stage,
-    attention,
     brief,
     check_whole,
 )
-from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost, block_cost, vitas_counter_macs
-from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost, block_cost
+from vitsearch.errors import BadSettings
 from vitsearch.spaces.base import SPACES, Knob, Space
+from vitsearch.spaces.ratioed import Ratioed, check_ratio
 from vitsearch.spaces.slotted import Frame, Member, Slots, SlottedRegion
-
-EXTRAS: dict[str, Any] = {"scale": "head", "cait": 0}
-"""Settings that no search changes, and what they are where they are left out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ratioed(Space):
-    """What the spaces share: widths as ratios k / `steps` of the largest."""
-
-    embed_dim: tuple[int, ...]
-    num_heads: tuple[int, ...] = (3, 6, 12, 16)
-    attention_dim: int = 1440
-    """Queries, keys and values of the largest block together."""
-    mlp_dim: int = 1440
-    steps: int = 10
-
-    def __post_init__(self) -> None:
-        for name, width, parts in (("attention_dim", self.attention_dim, 3), ("mlp_dim", self.mlp_dim, 1)):
-            for heads in self.num_heads if parts == 3 else (1,):
-                if width % (parts * self.steps * heads):
-                    raise VitsearchError(f"`{name}` must divide by {parts} x `steps` x heads, but got {width}")
-
-    @cached_property
-    def ratios(self) -> tuple[float, ...]:
-        return tuple(step / self.steps for step in range(1, self.steps + 1))
-
-    @property
-    def patches(self) -> tuple[int, ...]:
-        """Patch sizes that occur."""
-        return (self.patch_size,)
-
-    def published_macs(self, architecture: Architecture, geometry: Geometry) -> int | None:
-        return None if architecture.late_token else vitas_counter_macs(architecture, geometry)
-
-    def block(self, heads: int, attention_ratio: float, mlp_ratio: float, scale: Scale = "head") -> Attention:
-        return _block(heads, attention_ratio, mlp_ratio, scale, self.attention_dim, self.mlp_dim)
-
-    def ratios_of(self, block: Attention) -> tuple[float, float]:
-        """Those that give this block; choices where there are such."""
-        inner = 3 * block.heads * block.head_dim
-        pairs = (inner, self.attention_dim), (block.hidden, self.mlp_dim)
-        found = [next((r for r in self.ratios if round(most * r) == width), width / most) for width, most in pairs]
-        return found[0], found[1]
-
-    def blueprint(self, patch_size: int, width: int, blocks: Iterable[Block], cait: int = 0) -> Architecture:
-        """With `cait`, so many blocks of class attention after the last, as wide as it, and LayerScale."""
-        given = tuple(blocks)
-        if cait:
-            present = [block for block in given if isinstance(block, Attention)]
-            if not present:
-                raise BadSettings(f"`cait` must be 0 in a network without blocks, but got {cait}")
-            shape = {name: getattr(present[-1], name) for name in ("heads", "head_dim", "hidden")}
-            scaled = [replace(b, layer_scale=True) if isinstance(b, Attention) else b for b in given]
-            given = (*scaled, *[ClassAttention(**shape)] * cait)
-        stage = Stage(entry=Patch(size=patch_size, stride=patch_size), width=width, blocks=given)
-        return Architecture(stages=(stage,), readout="class", position="patches" if cait else "all")
-
-    def largest_block(self) -> Attention:
-        return self.block(max(self.num_heads), 1.0, 1.0)
-
-    def read(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """As the base, and what is not searched: `scale` of the softmax, and `cait`."""
-        if not isinstance(settings, Mapping):
-            raise BadSettings(f"an architecture must be a JSON object of settings, but got {brief(settings)}")
-        scale, cait = settings.get("scale", "head"), settings.get("cait", 0)
-        if not isinstance(scale, str) or scale not in SCALES:
-            raise BadSettings(f"`scale` must be one of {', '.join(SCALES)}, but got {brief(scale)}")
-        values, fixed = super().read({name: value for name, value in settings.items() if name not in EXTRAS})
-        return values | {"scale": scale, "cait": check_whole("cait", cait, least=0, most=16)}, fixed
-
-    def check_blueprint(self, architecture: Architecture) -> tuple[Patch, int, list[Attention | None], dict[str, Any]]:
-        """Patch, width and slots of a blueprint that settings can say, and what else they say of it."""
-        stage, entry = architecture.stages[0], architecture.stages[0].entry
-        cait = sum(isinstance(block, ClassAttention) for block in stage.blocks)
-        slots = stage.blocks[: len(stage.blocks) - cait]
-        plain = [replace(b, layer_scale=False) if isinstance(b, Attention) and cait else b for b in slots]
-        scales = {block.scale for block in plain if isinstance(block, Attention)} or {"head"}
-        square = isinstance(entry, Patch) and self.blueprint(entry.size, stage.width, plain, cait) == architecture
-        known = all(isinstance(b, Absent) or (isinstance(b, Attention) and not b.relative_distance) for b in plain)
-        if len(scales) != 1 or not (square and known):
-            raise BadSettings(f"{self.name} has one stage of plain attention blocks, and this blueprint is another")
-        blocks = [block if isinstance(block, Attention) else None for block in plain]
-        return cast(Patch, entry), stage.width, blocks, {"scale": scales.pop(), "cait": cait}
-
-    def settings(self, **values: Any) -> Settings:
-        extras = {name: values[name] for name, usual in EXTRAS.items() if values.get(name, usual) != usual}
-        return super().settings(**values) | extras
-
-    def why_not_choices(self, spelled: Settings) -> str | None:
-        for name, usual in EXTRAS.items():
-            if spelled.get(name, usual) != usual:
-                return f"`{name}` is {spelled[name]}, and {self.name} has {usual}"
-        return super().why_not_choices({name: value for name, value in spelled.items() if name not in EXTRAS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,31 +223,6 @@ class Repeated(Ratioed):
 
 
 ABSENT = Absent()
-
-
-def check_ratio(name: str, ratio: object) -> float:
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= LARGEST:
-        raise BadSettings(f"`{name}` must be a positive number up to {LARGEST}, but got {brief(ratio)}")
-    return ratio
-
-
-@lru_cache(maxsize=1 << 14, typed=True)
-def _kept_block(
-    heads: int, attention_ratio: float, mlp_ratio: float, scale: Scale, attention_dim: int, mlp_dim: int
-) -> Attention:
-    hidden = check_whole("mlp_ratio * width", round(mlp_dim * check_ratio("mlp_ratio", mlp_ratio)), most=LARGEST * 16)
-    whole = round(attention_dim * check_ratio("attention_ratio", attention_ratio))
-    if whole % (3 * heads):
-        raise BadSettings(
-            f"`attention_ratio` must give a width that 3 x {heads} heads divide, but got {attention_ratio}: {whole}"
-        )
-    return attention(heads, whole // 3 // heads, hidden, 0, scale)
-
-
-def _block(heads: int, attention_ratio: Any, mlp_ratio: Any, scale: Scale, *widths: int) -> Attention:
-    for name, ratio in (("attention_ratio", attention_ratio), ("mlp_ratio", mlp_ratio)):
-        check_ratio(name, ratio)  # before it is looked up: not everything can be
-    return _kept_block(heads, attention_ratio, mlp_ratio, scale, *widths)
 
 
 @lru_cache(maxsize=32)

@@ -13,7 +13,7 @@ import torch
 
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
-from vitsearch.export import export_timm
+from vitsearch.export import export, export_timm, untrained
 from vitsearch.models import build
 from vitsearch.spaces import SPACES, cost_of, sample
 
@@ -83,3 +83,13 @@ def test_nothing_half_written(tmp_path: Path) -> None:
     with pytest.raises(VitsearchError, match="`image_size` must be at least the patch size"):
         export_timm(settings, tmp_path / "small", geometry=Geometry(image_size=8))
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize("more", [{"cait": 2}, {"scale": "embed"}])
+def test_a_single_file_of_vitas_variants(tmp_path: Path, more: dict[str, object]) -> None:
+    settings = SPACES["vitas-micro"].region().largest() | more
+    done = export(lambda: untrained(settings, Geometry(image_size=32, classes=7), 0), tmp_path / "best", "torch")
+    assert done.max_difference < 1e-6
+    text = (tmp_path / "best" / "model.py").read_text()
+    assert ("late_token=True" in text and "ClassBlock(" in text) == ("cait" in more)
+    assert ("scale_width=" in text.split("class Network")[1]) == ("scale" in more)

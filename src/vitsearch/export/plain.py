@@ -74,11 +74,16 @@ class RelativePosition(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over all tokens; `distance` > 0 adds relative position to keys and values."""
+    """Multi-head self-attention over all tokens; `distance` > 0 adds relative position to keys and values.
 
-    def __init__(self, width: int, heads: int, head_dim: int, side: int, distance: int = 0) -> None:
+    Products are multiplied by `scale_width` ** -0.5, the width of a head unless given.
+    """
+
+    def __init__(
+        self, width: int, heads: int, head_dim: int, side: int, distance: int = 0, scale_width: int | None = None
+    ) -> None:
         super().__init__()
-        self.heads, self.scale = heads, head_dim**-0.5
+        self.heads, self.scale = heads, (scale_width or head_dim) ** -0.5
         self.qkv = nn.Linear(width, 3 * heads * head_dim)
         self.proj = nn.Linear(heads * head_dim, width)
         self.relative = RelativePosition(head_dim, distance, side) if distance else None
@@ -157,20 +162,80 @@ class Mlp(nn.Module):
         return x
 
 
+class ClassAttention(nn.Module):
+    """One query, the class token's, over all tokens (CaiT)."""
+
+    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, head_dim**-0.5
+        self.q = nn.Linear(width, heads * head_dim)
+        self.k = nn.Linear(width, heads * head_dim)
+        self.v = nn.Linear(width, heads * head_dim)
+        self.proj = nn.Linear(heads * head_dim, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.q(x[:, :1]), self.k(x), self.v(x)
+        q, k, v = (one.reshape(x.shape[0], -1, self.heads, self.q.out_features // self.heads) for one in given)
+        weights = (torch.einsum("bihd,bjhd->bhij", q, k) * self.scale).softmax(-1)
+        x = self.proj(torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2))
+        return x
+
+
+class LayerScale(nn.Module):
+    """A factor for each channel (CaiT)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gamma
+
+
 class Block(nn.Module):
-    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x))."""
+    """Pre-norm: x + attention(norm(x)), then x + mlp(norm(x)); `late_token` leaves the class token as it is."""
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        width: int,
+        hidden: int,
+        norm_eps: float,
+        layer_scale: bool = False,
+        late_token: bool = False,
+    ) -> None:
+        super().__init__()
+        self.late_token = late_token
+        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.attn = attention
+        self.scale1 = LayerScale(width) if layer_scale else nn.Identity()
+        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.mlp = Mlp(width, hidden)
+        self.scale2 = LayerScale(width) if layer_scale else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        token, x = x[:, : int(self.late_token)], x[:, int(self.late_token) :]
+        x = x + self.scale1(self.attn(self.norm1(x)))
+        x = x + self.scale2(self.mlp(self.norm2(x)))
+        return torch.cat([token, x], 1)
+
+
+class ClassBlock(nn.Module):
+    """The class token, first of all tokens, is the only one that changes (CaiT)."""
 
     def __init__(self, attention: nn.Module, width: int, hidden: int, norm_eps: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=norm_eps)
         self.attn = attention
+        self.scale1 = LayerScale(width)
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = Mlp(width, hidden)
+        self.scale2 = LayerScale(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attn(self.norm1(x))
-        x = x + self.mlp(self.norm2(x))
-        return x
+        token = x[:, :1] + self.scale1(self.attn(self.norm1(x)))
+        token = token + self.scale2(self.mlp(self.norm2(token)))
+        return torch.cat([token, x[:, 1:]], 1)
 
 
 class Stage(nn.Module):

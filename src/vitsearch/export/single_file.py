@@ -62,20 +62,27 @@ POSITION = "        x = x + self.pos_embed\n"
 CLASS_TOKEN = "        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1)\n"
 
 
-def _attention(block: blueprint.Attention, width: int, side: int, eps: float) -> str:
-    distance = f", distance={block.relative_distance}" if block.relative_distance else ""
-    layer = f"Attention({width}, heads={block.heads}, head_dim={block.head_dim}, side={side}{distance})"
-    return f"Block({layer}, {width}, hidden={block.hidden}, norm_eps={eps!r})"
+def _attention(block: blueprint.Attention, width: int, side: int, eps: float, late_token: bool) -> str:
+    more = f", distance={block.relative_distance}" if block.relative_distance else ""
+    more += f", scale_width={width // block.heads}" if block.scale == "embed" else ""
+    layer = f"Attention({width}, heads={block.heads}, head_dim={block.head_dim}, side={side}{more})"
+    kind = (", layer_scale=True" if block.layer_scale else "") + (", late_token=True" if late_token else "")
+    return f"Block({layer}, {width}, hidden={block.hidden}, norm_eps={eps!r}{kind})"
 
 
-def _window_attention(block: blueprint.WindowAttention, width: int, side: int, eps: float) -> str:
+def _class_attention(block: blueprint.ClassAttention, width: int, side: int, eps: float, late_token: bool) -> str:
+    layer = f"ClassAttention({width}, heads={block.heads}, head_dim={block.head_dim})"
+    return f"ClassBlock({layer}, {width}, hidden={block.hidden}, norm_eps={eps!r})"
+
+
+def _window_attention(block: blueprint.WindowAttention, width: int, side: int, eps: float, late_token: bool) -> str:
     window, shift, _ = block.on(side)
     size = f"side={side}, window={window}, shift={shift}"
     layer = f"WindowAttention({width}, heads={block.heads}, head_dim={block.head_dim}, {size})"
     return f"Block({layer}, {width}, hidden={block.hidden}, norm_eps={eps!r})"
 
 
-def _absent(block: blueprint.Absent, width: int, side: int, eps: float) -> str:
+def _absent(block: blueprint.Absent, width: int, side: int, eps: float, late_token: bool) -> str:
     return "nn.Identity()"
 
 
@@ -94,6 +101,7 @@ def _merge(entry: blueprint.Merge, before: int, width: int, side: int, eps: floa
 
 BLOCK_TEXTS: dict[type[Any], Callable[..., str]] = {
     blueprint.Attention: _attention,
+    blueprint.ClassAttention: _class_attention,
     blueprint.WindowAttention: _window_attention,
     blueprint.Absent: _absent,
 }
@@ -109,8 +117,11 @@ LAYERS: tuple[type[nn.Module], ...] = (
     plain.RelativePosition,
     plain.Attention,
     plain.WindowAttention,
+    plain.ClassAttention,
     plain.Mlp,
+    plain.LayerScale,
     plain.Block,
+    plain.ClassBlock,
     plain.Stage,
 )
 
@@ -162,7 +173,8 @@ def _network(architecture: Architecture, geometry: Geometry) -> str:
 def _stage(stage: Stage, before: int, before_side: int, side: int, architecture: Architecture) -> list[str]:
     eps, token = architecture.norm_eps, architecture.class_token
     entry = ENTRY_TEXTS[type(stage.entry)](stage.entry, before, stage.width, before_side, eps, token)
-    blocks = [BLOCK_TEXTS[type(block)](block, stage.width, side, eps) for block in stage.blocks]
+    late = architecture.late_token
+    blocks = [BLOCK_TEXTS[type(block)](block, stage.width, side, eps, late) for block in stage.blocks]
     return [
         f"        entry = {entry}",
         "        blocks = [",

@@ -14,6 +14,7 @@ from vitsearch.architecture import (
     Architecture,
     Attention,
     Block,
+    ClassAttention,
     Entry,
     Patch,
     Stage,
@@ -66,6 +67,15 @@ def attention_features(place: Place) -> list[float]:
     return _features(place, block, tokens, products, block.heads * tokens * tokens)
 
 
+def class_attention_features(place: Place) -> list[float]:
+    block = place.block
+    assert isinstance(block, ClassAttention)
+    tokens, inner = place.side**2 + 1, block.heads * block.head_dim
+    cost, products = block_cost(block, place.width, place.side, place.extra_tokens), 2 * tokens * inner
+    moved = tokens * (2 * place.width + 2 * inner) + 4 * place.width + 2 * block.hidden
+    return [float(number) for number in (cost.macs - products, products, moved, block.heads * tokens, cost.params, 1)]
+
+
 def window_features(place: Place) -> list[float]:
     block = place.block
     assert isinstance(block, WindowAttention)
@@ -83,6 +93,7 @@ def _features(place: Place, block: Attention | WindowAttention, tokens: int, pro
 
 FEATURES: dict[type[Any], Callable[[Place], list[float]]] = {
     Attention: attention_features,
+    ClassAttention: class_attention_features,
     WindowAttention: window_features,
 }
 

@@ -237,11 +237,17 @@ class WindowAttention(nn.Module):
         self.qkv = blank(nn.Linear, width, 3 * inner)
         self.proj = blank(nn.Linear, inner, width)
         self.relative_position_bias_table = nn.Parameter(torch.empty((2 * self.window - 1) ** 2, block.heads))
-        along = torch.arange(self.window)
-        offsets = along[:, None] - along[None, :] + self.window - 1  # [query, key] along one axis
-        index = offsets[:, None, :, None] * (2 * self.window - 1) + offsets[None, :, None, :]
-        self.register_buffer("bias_index", index.reshape(self.window**2, self.window**2), persistent=False)
-        self.register_buffer("mask", self._shift_mask() if self.shift else None, persistent=False)
+        for name, constant in self.constants(torch.get_default_device()).items():
+            self.register_buffer(name, constant, persistent=False)
+
+    def constants(self, device: torch.device) -> dict[str, Tensor | None]:
+        """`bias_index` and `mask`, made on this device whatever device the layer itself is on."""
+        with torch.device(device):
+            along = torch.arange(self.window)
+            offsets = along[:, None] - along[None, :] + self.window - 1  # [query, key] along one axis
+            index = offsets[:, None, :, None] * (2 * self.window - 1) + offsets[None, :, None, :]
+            mask = self._shift_mask() if self.shift else None
+            return {"bias_index": index.reshape(self.window**2, self.window**2), "mask": mask}
 
     def _shift_mask(self) -> Tensor:
         """[windows, tokens, tokens]: -100 between tokens that the cyclic shift brought together."""
@@ -359,11 +365,11 @@ class Merging(nn.Module):
     def __init__(self, before: int, width: int, side: int, norm_eps: float) -> None:
         super().__init__()
         self.side = side
-        self.norm = nn.LayerNorm(4 * before, eps=norm_eps)
+        self.norm_corners = nn.LayerNorm(4 * before, eps=norm_eps)
         self.reduction = blank(nn.Linear, 4 * before, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], self.side, self.side, -1)
         x = F.pad(x, (0, 0, 0, self.side % 2, 0, self.side % 2))
         corners = [x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]  # even-even, odd-even, ...
-        return cast(Tensor, self.reduction(self.norm(torch.cat(corners, -1).flatten(1, 2))))
+        return cast(Tensor, self.reduction(self.norm_corners(torch.cat(corners, -1).flatten(1, 2))))

@@ -10,8 +10,7 @@ from vitsearch.search.base import STRATEGIES, Domain, History
 
 class ExhaustiveSearch:
     def ask(self, domain: Domain, history: History, seed: int, count: int) -> Sequence[Settings]:
-        end = min(len(history) + count, domain.region.size)
-        return [domain.region[number] for number in range(len(history), end)]
+        return domain.region.part(len(history), count)
 
 
 STRATEGIES.add("exhaustive", ExhaustiveSearch())

@@ -36,13 +36,14 @@ class Brood:
 
     def fill(self, size: int, random: Random) -> None:
         """Add random members of the region until there are `size`, or none is left."""
-        region, order = self.domain.region, random.getrandbits(63)
-        for number in range(region.size):
-            if len(self.members) >= size:
-                return
-            settings = region.shuffled(order, number)
+        order = random.getrandbits(63)
+        if len(self.members) >= size:
+            return
+        for settings in self.domain.region.walk(order):
             if not self._known(settings):
                 self._add(settings)
+            if len(self.members) >= size:
+                return
 
     def _known(self, settings: Settings) -> bool:
         return key_of(settings) in self._keys or self.history.tried(settings)

@@ -12,8 +12,7 @@ class RandomSearch:
     """Each trial is uniform over the allowed architectures and depends on (seed, number) alone."""
 
     def ask(self, domain: Domain, history: History, seed: int, count: int) -> Sequence[Settings]:
-        end = min(len(history) + count, domain.region.size)
-        return [domain.region.shuffled(seed, number) for number in range(len(history), end)]
+        return domain.region.part(len(history), count, seed)
 
 
 STRATEGIES.add("random", RandomSearch())

@@ -34,7 +34,10 @@ class Region:
         self.cells = cells
         self._member = member
         self._ends = list(accumulate(cell.members for cell in cells))
-        self.size = self._ends[-1] if self._ends else 0
+
+    @property
+    def size(self) -> int:
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Settings:
         if not 0 <= index < self.size:
@@ -72,6 +75,15 @@ class Region:
     def shuffled(self, seed: int, number: int) -> Settings:
         """Member `number` of an order that depends on the seed alone and repeats nothing."""
         return self[permute(number, self.size, seed)]
+
+    def walk(self, seed: int) -> Iterator[Settings]:
+        """All members in that order."""
+        return (self.shuffled(seed, number) for number in range(self.size))
+
+    def part(self, start: int, count: int, seed: int | None = None) -> list[Settings]:
+        """Members from `start` on, in their own order or the one of a seed; fewer at the end."""
+        numbers = range(start, min(start + count, self.size))
+        return [self[number] if seed is None else self.shuffled(seed, number) for number in numbers]
 
 
 def permute(number: int, size: int, seed: int) -> int:

@@ -41,6 +41,7 @@ ORDER = [
     "supernet_command",
     "search_command",
     "specialize_command",
+    "space_command",
     "cli",
     "__main__",
 ]
@@ -58,6 +59,7 @@ TORCH_FREE = (
     "training_command",
     "search_command",
     "specialize_command",
+    "space_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

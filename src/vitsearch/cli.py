@@ -54,6 +54,7 @@ from vitsearch.options import (
 )
 from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.search_command import search
+from vitsearch.space_command import evolve_space, guidelines
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces import sample as draw_sample
 from vitsearch.specialize_command import specialize
@@ -327,6 +328,8 @@ def report_trained(
 
 app.command("train", epilog=GLOBAL_HELP)(train)
 app.command("specialize", epilog=GLOBAL_HELP)(specialize)
+app.command("evolve-space", epilog=GLOBAL_HELP)(evolve_space)
+app.command("guidelines", epilog=GLOBAL_HELP)(guidelines)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
 app.command("recipes", epilog=GLOBAL_HELP)(recipes)

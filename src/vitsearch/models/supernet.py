@@ -167,7 +167,7 @@ def separate_bias_tables(space: Space, network: VisionNetwork, seed: int | None)
     windows: Any = next(knob.choices for knob in space.knobs if knob.name == "window_size")
     drawn = draw_seed(None if seed is None else torch.Generator().manual_seed(seed))
     for index, stage in enumerate(cast(list[NetworkStage], list(network.stages))):
-        for number, block in enumerate(cast(list[Any], list(stage.blocks))):
+        for number, block in enumerate(list[Any](stage.blocks)):
             table = block.attn.relative_position_bias_table
             for rows in sorted({(2 * min(window, stage.side) - 1) ** 2 for window in windows[index]} - {len(table)}):
                 name = f"relative_position_bias_table_{rows}"

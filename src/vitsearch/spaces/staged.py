@@ -164,8 +164,9 @@ class Ways:
         self.sides = self.smallest.sides(geometry.image_size)
         largest = architecture_cost(space.decode(space.end(max)), geometry)
         bounds = limits.bounds()
-        self.unit = max(1, min(bounds.get(f"max_{resource}", 1 << 62), getattr(largest, resource)) // BINS)
-        high = min(bounds.get(f"max_{resource}", 1 << 62), getattr(largest, resource)) // self.unit
+        most = min(bounds.get(f"max_{resource}", 1 << 62), int(getattr(largest, resource)))
+        self.unit = max(1, most // BINS)
+        high = most // self.unit
         parts = sum(max(stage) for stage in space.depth) + space.stages + 1  # each loses less than a bin
         low = max(0, bounds.get(f"min_{resource}", 0) // self.unit - parts)
         self.bins = high + 1

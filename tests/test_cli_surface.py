@@ -20,8 +20,8 @@ SURFACE = {
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
-    "--evaluate-every --from --image-size --json --out --parts --recipe --resident --resume --save-every --seed --set "
-    "--tensorboard --timm --workers arch",
+    "--evaluate-every --from --image-size --json --out --parts --recipe --resident --resume --save-every "
+    "--scale-windows --seed --set --tensorboard --timm --workers arch",
     "recipes": "--json name",
     "supernet train": "--allow-changed --batch-size --channels --data --device --distill --distill-kind --epochs "
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "
@@ -30,7 +30,7 @@ SURFACE = {
     "evolve-space": f"{LIMITS} --allow-changed --batch-size --channels --compile --data --device --epochs --image-size "
     "--iterations --json --max-size --most-steps --objective --out --patch-size --recipe --resident --resume "
     "--rounding --samples --save-every --seed --set --step --subnets --tau --workers space",
-    "guidelines": "--json study",
+    "guidelines": "--figures --json study",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",
     "export": "--classes --format --image-size --json --out --seed arch",

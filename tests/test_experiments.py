@@ -90,3 +90,20 @@ def test_networks_of_one_size_from_scratch(tmp_path: Path, experiments: Any, mon
     assert all(0 <= row["mean"] <= 100 and row["params"] < 55_000 for row in found["rows"])
     sizes = [row["params"] for row in found["rows"] if row["name"] != "snip"]
     assert max(sizes) <= 1.02 * min(sizes)
+
+
+def test_spaces_a_b_and_c_of_s3(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    space = "s3-initial:depth=1+2/1/1/1,embed_dim=16+24/16/16/16,num_heads=1,mlp_ratio=1,window_size=2/2/2/1"
+    options = ["--data", "digits", "--space", space, "--step", "embed_dim=8", "--most-steps", "1", "--image-size", "8"]
+    options += ["--samples", "2", "--recipe", "quick", "--set", "epochs=1", "--set", "batch_size=256"]
+    options += ["--retrain-set", "epochs=1", "--retrain-set", "batch_size=256", "--trials", "3", "--seeds", "1"]
+    options += ["--max-macs", "10M", "--device", "cpu", "--commit", "none", "--iterations", "1"]
+    monkeypatch.setattr("sys.argv", ["s3", *options, "--work", str(tmp_path), "--out", str(tmp_path / "results")])
+    experiments("s3_cifar10").main()
+    found = json.loads((tmp_path / "results" / "s3_cifar10.json").read_text())
+    assert [row["space"] for row in found["summary"]] == ["A", "B"] and len(found["seeds"][0]["moves"]) == 20
+    first, second = found["seeds"][0]["spaces"]
+    assert found["summary"][1]["et_error_minus_before"]["mean"] == pytest.approx(second["error"] - first["error"])
+    assert 0 <= first["best"]["retrained_top1"] <= 100 and len(first["errors"]) == 2
+    assert all((tmp_path / "results" / f"s3_cifar10-{name}.svg").exists() for name in ("evolution", "depths", "spaces"))

@@ -31,7 +31,7 @@ from vitsearch.spaces import Space, canonical, decode, space_over
 from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
 from vitsearch.training.subnet import Subnet
-from vitsearch.training.supernet import read_supernet
+from vitsearch.training.supernet import read_supernet, worth_compiling
 from vitsearch.training.trainer import evaluate
 
 log = logging.getLogger("vitsearch")
@@ -231,12 +231,13 @@ class SupernetEvaluator:
     def __init__(
         self, folder: str | Path, *, device: str | torch.device = "auto", compiled: bool | None = None
     ) -> None:
-        """`compiled`: None compiles on a GPU; many shapes of blocks take longer to compile than to run."""
+        """`compiled`: None compiles on a GPU, unless the space has too many shapes of blocks."""
         self.name = f"{SUPERNET}{folder}"
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.plan, self.supernet = read_supernet(folder)
         self.supernet.to(self.device)
-        if self.device.type == "cuda" if compiled is None else compiled:
+        usual = self.device.type == "cuda" and worth_compiling(self.supernet.space)
+        if usual if compiled is None else compiled:
             self.supernet.compile()
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)

@@ -91,7 +91,7 @@ def evolve_space(
     min_macs: MinMacs = None,
     max_macs: MaxMacs = None,
     device: DeviceOption = "auto",
-    compiled: CompileOption = False,
+    compiled: CompileOption = None,
     resident: ResidentOption = None,
     workers: WorkersOption = 2,
     save_every: SaveEveryOption = 500,
@@ -176,12 +176,21 @@ def numbers(values: Any) -> str:
 
 def guidelines(
     study: Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a space evolution.")],
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Draw evolution.svg, depths.svg and spaces.svg into this folder.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What an evolution says of the paper's four design guidelines, from its own numbers."""
+    from vitsearch.methods.space_figures import draw_depths, draw_evolution, draw_spaces
     from vitsearch.methods.space_guidelines import guidelines as find
 
     rows = find(study)
+    if figures is not None:
+        figures.mkdir(parents=True, exist_ok=True)
+        draw_evolution(study, figures / "evolution.svg")
+        draw_depths(study, figures / "depths.svg")
+        draw_spaces(study, figures / "spaces.svg")
     if as_json:
         return emit([row.to_json() for row in rows])
     table = Table("guideline", "verdict", "evidence")

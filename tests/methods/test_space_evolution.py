@@ -49,15 +49,14 @@ from vitsearch.training.run import Machine
 from vitsearch.training.subnets import draw
 
 INITIAL = cast(Windowed, SPACES["s3-initial"])
-SMALL = "s3-initial:depth=1+2,embed_dim=16+24,num_heads=1+2,mlp_ratio=1+2,window_size=1+2"
 TWO = "s3-initial:depth=1+2/1/1/1,embed_dim=16+24/16/16/16,num_heads=1,mlp_ratio=1/1+2/1/1,window_size=2/2/2/1"
-DIGITS = Geometry(image_size=16, classes=10)
+DIGITS = Geometry(image_size=8, classes=10)
 QUICK = change(RECIPES["quick"], {"epochs": "1", "batch_size": "256"})
 SETTINGS: dict[str, Any] = {
     "training": Training(data="digits", recipe=QUICK),
     "geometry": DIGITS,
     "patch_size": 2,
-    "samples": 3,
+    "samples": 2,
     "rules": Rules(most_steps=1, steps=STEPS | {"embed_dim": 8, "num_heads": 1, "window_size": 1}),
     "machine": Machine(device="cpu", save_every=2),
 }
@@ -175,7 +174,7 @@ def test_ranks_in_place_of_errors() -> None:
 
 
 def test_every_choice_is_fixed_in_all_blocks_and_the_rest_is_free() -> None:
-    assert len(choices_of(INITIAL)) == 4 * (3 + 3 + 3 + 3 + 2)
+    assert len(choices_of(INITIAL, Geometry())) == 4 * (3 + 3 + 3 + 3 + 2) - 2  # windows of stage 4 cover its map
     drawn = [draw(fixed_at(INITIAL, 3, "mlp_ratio", 3.5), Random(seed)) for seed in range(60)]
     assert all(set(one["mlp_ratio"][2]) == {3.5} for one in drawn)
     assert {ratio for one in drawn for ratio in one["mlp_ratio"][1]} == {3.0, 3.5, 4.0}
@@ -195,10 +194,9 @@ def test_the_cheap_mode_follows_the_objective(tmp_path: Path) -> None:
     moved = {(move["stage"], move["dimension"]): move["move"] for move in first}
     assert moved[1, "depth"] < 0 and moved[1, "embed_dim"] < 0
     assert all(move["move"] <= 0 for move in first if move["confidence"] == 1.0)
-    assert SPACES[found.spaces[1]["name"]].depth[0] == tuple(
-        next(m for m in first if (m["stage"], m["dimension"]) == (1, "depth"))["new_choices"]
-    )  # type: ignore[attr-defined]
-    largest = [cost_of(SPACES[space["name"]].end(max)).macs for space in found.spaces]  # type: ignore[attr-defined]
+    spaces = [cast(Windowed, SPACES[space["name"]]) for space in found.spaces]
+    assert spaces[1].depth[0] == tuple(first[0]["new_choices"])
+    largest = [cost_of(space.end(max)).macs for space in spaces]
     assert largest[0] > largest[1] > largest[2]
     assert [row.verdict for row in guidelines(found)][3] in ("holds", "does not hold")
 
@@ -222,7 +220,7 @@ def test_two_iterations_on_digits_stopped_anywhere_and_resumed(tmp_path: Path, m
     assert all(0 <= space["error"] <= 100 for space in whole.spaces)
     for name in ("append", "train_network"):  # it fails at the second chunk, then in the second training
         owner: Any = space_evolution.Journal if name == "append" else space_evolution
-        real, calls = getattr(owner, name), iter(range(100))
+        real, calls = getattr(owner, name), iter(range(1000))
 
         def failing(*arguments: Any, real: Any = real, calls: Any = calls, **options: Any) -> Any:
             if next(calls) == 1:
@@ -234,7 +232,7 @@ def test_two_iterations_on_digits_stopped_anywhere_and_resumed(tmp_path: Path, m
             evolve_space(TWO, out=tmp_path / "stopped", resume=True, **SETTINGS)
     with open(tmp_path / "stopped" / "moves.jsonl", "a") as file:
         file.write('{"step": 99, "ki')  # a line that was cut off
-    with pytest.raises(BadStudy, match=r"was made with samples=3, but got samples=4"):
+    with pytest.raises(BadStudy, match=r"was made with samples=2, but got samples=4"):
         evolve_space(TWO, out=tmp_path / "stopped", resume=True, **SETTINGS | {"samples": 4})
     again = evolve_space(TWO, out=tmp_path / "stopped", resume=True, **SETTINGS)
     assert shown(again) == shown(whole)
@@ -294,7 +292,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 
 def test_what_is_no_evolution_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadStudy, match="is not a study: it has no study.json"):
+    with pytest.raises(BadStudy, match=r"is not a study: it has no study\.json"):
         read_evolution(tmp_path)
     with pytest.raises(VitsearchError, match="either `training` or `objective` must be given"):
         evolve_space(INITIAL, out=tmp_path / "a")

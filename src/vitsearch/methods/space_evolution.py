@@ -30,7 +30,7 @@ from vitsearch.data import open_training_data
 from vitsearch.environment import describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import SUPERNET, Evaluator, Score, SupernetEvaluator
-from vitsearch.methods.space_moves import Rules, choices_of, decide, et_error, fixed_at, moved_space
+from vitsearch.methods.space_moves import Move, Rules, choices_of, decide, et_error, fixed_at, moved_space
 from vitsearch.methods.space_study import (
     ERROR,
     MOVES,
@@ -44,7 +44,7 @@ from vitsearch.methods.space_study import (
 )
 from vitsearch.records import Journal, Trial
 from vitsearch.spaces import SPACES, Space
-from vitsearch.spaces.windowed import Windowed
+from vitsearch.spaces.windowed import DIMENSIONS, Windowed
 from vitsearch.study import parse_objective, study_folder
 from vitsearch.training.plan import EpochLog, TrainingPlan
 from vitsearch.training.preferred import scheme_of
@@ -185,7 +185,7 @@ class Evolution:
 
     def groups(self, space: Windowed, iteration: int, constrained: bool) -> list[list[Settings]]:
         """Networks of the whole space, then of each of its choices. Every knob is uniform, as in a supernet's steps."""
-        spaces = [space, *(fixed_at(space, *choice) for choice in choices_of(space))]
+        spaces = [space, *(fixed_at(space, *choice) for choice in choices_of(space, self.plan.geometry))]
         found = []
         for number, own in enumerate(spaces):
             random = Random(f"{self.plan.seed}/{iteration}/{number}")
@@ -242,7 +242,7 @@ class Evolution:
 
         options = {"machine": self.machine, "resume": True, "allow_changed": self.allow_changed}
         train_network(training, folder, progress=told, **options)
-        return SupernetEvaluator(folder, device=self.device, compiled=bool(self.machine.compiled))
+        return SupernetEvaluator(folder, device=self.device, compiled=self.machine.compiled)
 
     def as_trial(self, number: int, score: Score, space: Windowed) -> Trial:
         cost = architecture_cost(space.decode(score.arch), self.plan.geometry)
@@ -286,21 +286,16 @@ class Evolution:
         self.write([row])
 
     def evolve(self, space: Windowed, iteration: int, errors: Sequence[Sequence[float]]) -> Windowed:
-        by_place: dict[tuple[int, str], list[tuple[Any, Sequence[float]]]] = {}
-        for (stage, dimension, choice), own in zip(choices_of(space), errors, strict=True):
-            by_place.setdefault((stage, dimension), []).append((choice, own))
+        measured = dict(zip(choices_of(space, self.plan.geometry), errors, strict=True))
         rules = dataclasses.replace(
             self.plan.rules, least_samples=min(self.plan.rules.least_samples, self.plan.samples)
         )
-        sides = space.envelope().sides(self.plan.geometry.image_size)
-        decided = [
-            decide(
-                *(stage, dimension, [choice for choice, _ in found], [own for _, own in found], rules),
-                seed=number,
-                side=sides[stage - 1],
-            )
-            for number, ((stage, dimension), found) in enumerate(by_place.items())
-        ]
+        decided: list[Move] = []
+        for stage, side in enumerate(space.envelope().sides(self.plan.geometry.image_size), 1):
+            for name in DIMENSIONS:
+                choices = getattr(space, name)[stage - 1]
+                own = [measured.get((stage, name, choice), []) for choice in choices]
+                decided.append(decide(stage, name, choices, own, rules, seed=len(decided), side=side))
         next_space, moves = moved_space(space, decided, rules, self.plan.geometry)
         self.write([{"kind": "move", "iteration": iteration, **move.to_json()} for move in moves])
         return next_space

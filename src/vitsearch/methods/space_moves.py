@@ -232,14 +232,16 @@ def ranked_errors(gains: Sequence[float]) -> list[float]:
     return better
 
 
-def choices_of(space: Windowed) -> list[tuple[int, str, Any]]:
-    """Every (stage, dimension, choice), stages from 1: the subspaces whose errors are measured, in their order."""
-    return [
-        (stage, name, choice)
-        for stage in range(1, space.stages + 1)
-        for name in DIMENSIONS
-        for choice in getattr(space, name)[stage - 1]
-    ]
+def choices_of(space: Windowed, geometry: Geometry) -> list[tuple[int, str, Any]]:
+    """Every (stage, dimension, choice) whose error is measured, stages from 1, where there is more than one network."""
+    sides = space.envelope().sides(geometry.image_size)
+    found: list[tuple[int, str, Any]] = []
+    for stage, side in enumerate(sides, 1):
+        for name in DIMENSIONS:
+            choices = getattr(space, name)[stage - 1]
+            if len(choices) > 1 and (name != "window_size" or min(choices) < side):
+                found += [(stage, name, choice) for choice in choices]
+    return found
 
 
 def fixed_at(space: Windowed, stage: int, dimension: str, choice: Any) -> Windowed:

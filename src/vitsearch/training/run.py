@@ -53,7 +53,7 @@ from vitsearch.training.plan import (
 )
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
-from vitsearch.training.supernet import SupernetTrainer, supernet_space
+from vitsearch.training.supernet import SupernetTrainer, supernet_space, worth_compiling
 from vitsearch.training.trainer import Progress, Trainer
 from vitsearch.training.transfer import fit_weights, load_weights
 
@@ -66,7 +66,7 @@ class Machine:
 
     device: str = "auto"
     compiled: bool | None = None
-    """None: on a GPU."""
+    """None: on a GPU, where a supernet does not have too many shapes."""
     resident: bool | None = None
     """Whether decoded images stay in the device's memory; None: when they fit."""
     workers: int = 2
@@ -107,7 +107,7 @@ def train_network(
         loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
         environment = describe_environment(world.device) | {
             "processes": world.size,
-            "compiled": _compiled(how, world),
+            "compiled": _compiled(how, world, plan),
         }
         if world.writes:
             enter_folder(folder, plan, environment, resume, allow_changed)
@@ -144,8 +144,10 @@ def measured_at_the_end(
     return {f"{split}_{name}": value for name, value in found.items()}
 
 
-def _compiled(how: Machine, world: World) -> bool:
-    return world.device.type == "cuda" if how.compiled is None else how.compiled
+def _compiled(how: Machine, world: World, plan: TrainingPlan) -> bool:
+    if how.compiled is not None:
+        return how.compiled
+    return world.device.type == "cuda" and (plan.space is None or worth_compiling(supernet_space(plan.space)))
 
 
 def check_plan(plan: TrainingPlan, dataset: Dataset) -> None:
@@ -249,7 +251,7 @@ def make_trainer(
         "evaluate_every": how.evaluate_every,
         "progress": progress,
         "on_epoch": Curves(folder / "tensorboard") if how.tensorboard and world.writes else None,
-        "compiled": _compiled(how, world),
+        "compiled": _compiled(how, world, plan),
     }
     if isinstance(network, Supernet):
         assert plan.subnets is not None

@@ -93,6 +93,11 @@ def ends_of(space: Space, candidates: Sequence[Settings] | None) -> tuple[Settin
     return ordered[0], ordered[-1]
 
 
+def worth_compiling(space: Space) -> bool:
+    """Layers are compiled shape by shape, and where each block of a stage has its own window there are hundreds."""
+    return all(knob.per != "stage block" for knob in space.knobs)
+
+
 class TrainedSupernet(NamedTuple):
     plan: TrainingPlan
     supernet: Supernet

@@ -22,6 +22,7 @@ PAGES = [
     "docs/data.md",
     "docs/training.md",
     "docs/prenas.md",
+    "docs/s3.md",
 ]
 TABLES = ["benchmarks/render.py", "experiments/proxy_tables.py", "experiments/prenas_tables.py"]
 

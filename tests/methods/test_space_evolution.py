@@ -26,6 +26,7 @@ from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.methods import space_evolution
 from vitsearch.methods.space_evolution import evolve_space
+from vitsearch.methods.space_figures import choices_by_step, errors_by_depth, errors_by_space
 from vitsearch.methods.space_guidelines import guidelines
 from vitsearch.methods.space_moves import (
     STEPS,
@@ -50,6 +51,7 @@ from vitsearch.training.subnets import draw
 
 INITIAL = cast(Windowed, SPACES["s3-initial"])
 TWO = "s3-initial:depth=1+2/1/1/1,embed_dim=16+24/16/16/16,num_heads=1,mlp_ratio=1/1+2/1/1,window_size=2/2/2/1"
+CPU = Machine(device="cpu")
 DIGITS = Geometry(image_size=8, classes=10)
 QUICK = change(RECIPES["quick"], {"epochs": "1", "batch_size": "256"})
 SETTINGS: dict[str, Any] = {
@@ -188,7 +190,7 @@ def shown(found: Evolved) -> list[Any]:
 
 def test_the_cheap_mode_follows_the_objective(tmp_path: Path) -> None:
     """Fewer MACs are better: what costs most shrinks, nothing grows that has a sure slope."""
-    found = evolve_space(INITIAL, out=tmp_path / "a", objective="min:macs", samples=40, machine=Machine(device="cpu"))
+    found = evolve_space(INITIAL, out=tmp_path / "a", objective="min:macs", samples=25, machine=CPU)
     assert [len(found.spaces), len(found.moves)] == [3, 40]
     first = [move for move in found.moves if move["iteration"] == 0]
     moved = {(move["stage"], move["dimension"]): move["move"] for move in first}
@@ -202,7 +204,7 @@ def test_the_cheap_mode_follows_the_objective(tmp_path: Path) -> None:
 
 
 def test_limits_bind_only_where_enough_networks_satisfy_them(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"objective": "params", "samples": 6, "iterations": 1, "machine": Machine(device="cpu")}
+    options: dict[str, Any] = {"objective": "params", "samples": 6, "iterations": 1, "machine": CPU}
     free = evolve_space(INITIAL, out=tmp_path / "a", limits=Limits(max_macs=4_700_000_000), **options)
     assert free.spaces[0]["constrained"] is False and free.spaces[0]["share_within_limits"] < 0.05
     assert "too few networks satisfy the limits" in free.spaces[0]["note"]
@@ -296,3 +298,20 @@ def test_what_is_no_evolution_is_refused(tmp_path: Path) -> None:
         read_evolution(tmp_path)
     with pytest.raises(VitsearchError, match="either `training` or `objective` must be given"):
         evolve_space(INITIAL, out=tmp_path / "a")
+
+
+def test_figures_show_what_was_measured(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    pytest.importorskip("matplotlib")
+    found = evolve_space(INITIAL, out=tmp_path / "a", objective="params", samples=8, iterations=1, machine=CPU)
+    moved = choices_by_step(found)
+    assert moved["depth"][0] == [(2, 3, 4), tuple(found.moves[0]["new_choices"])]
+    by_space, by_depth = errors_by_space(found), errors_by_depth(found, 0)
+    assert [len(errors) for errors in by_space] == [8, 8]
+    for own in by_depth:
+        assert sorted(error for errors in own.values() for error in errors) == by_space[0]
+        assert all(errors == sorted(errors) for errors in own.values())
+    drawn = found.errors_of(0)
+    gains = [trial.measured["params"] for trial in found.trials_of(0)]
+    assert drawn[3][1] == pytest.approx(100 * (sum(g > gains[3] for g in gains) + 0.5) / len(gains), abs=0.1)
+    assert cli("guidelines", tmp_path / "a", "--figures", tmp_path / "figures").code == 0
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"evolution.svg", "depths.svg", "spaces.svg"}

@@ -107,3 +107,22 @@ def test_spaces_a_b_and_c_of_s3(tmp_path: Path, experiments: Any, monkeypatch: p
     assert found["summary"][1]["et_error_minus_before"]["mean"] == pytest.approx(second["error"] - first["error"])
     assert 0 <= first["best"]["retrained_top1"] <= 100 and len(first["errors"]) == 2
     assert all((tmp_path / "results" / f"s3_cifar10-{name}.svg").exists() for name in ("evolution", "depths", "spaces"))
+
+
+def test_inherited_tuned_and_from_scratch(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = SPACES["s3:depth=1+2/1/1/1,embed_dim=16+24,num_heads=2,mlp_ratio=1,window_size=2"]
+    plan = TrainingPlan(
+        space={"name": space.name, "fixed": {"patch_size": 2}},
+        subnets="sandwich",
+        geometry=Geometry(image_size=8, classes=10),
+        data="digits",
+        recipe=change(RECIPES["quick"], {"epochs": "1", "image_size": "8", "batch_size": "256"}),
+    )
+    train_network(plan, tmp_path / "supernet", machine=Machine(device="cpu"))
+    options = ["--supernet", str(tmp_path / "supernet"), "--work", str(tmp_path), "--networks", "2", "--seeds", "1"]
+    options += ["--attention", "--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["s3_inherited.py", *options])
+    experiments("s3_inherited").main()
+    rows = json.loads((tmp_path / "s3_inherited.json").read_text())["rows"]
+    assert len(rows) == 2 and all(0 <= row[name]["mean"] <= 100 for row in rows for name in ("tuned", "scratch"))
+    assert all(len(row["attention"]) == sum(row["settings"]["depth"]) for row in rows)

@@ -28,8 +28,8 @@ SURFACE = {
     "--candidates --compile --subnets --workers space",
     "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
     "evolve-space": f"{LIMITS} --allow-changed --batch-size --channels --compile --data --device --epochs --image-size "
-    "--iterations --json --max-size --most-steps --objective --out --patch-size --recipe --resident --resume "
-    "--rounding --samples --save-every --seed --set --step --subnets --tau --workers space",
+    "--iterations --json --max-size --most-steps --objective --out --paired --patch-size --recipe --resident "
+    "--resume --rounding --samples --save-every --seed --set --step --subnets --tau --workers space",
     "guidelines": "--figures --json study",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",

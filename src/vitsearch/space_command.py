@@ -57,6 +57,12 @@ def evolve_space(
     ] = None,
     iterations: Annotated[int, typer.Option("--iterations", **NUMBER, help="How often the space moves.")] = 2,
     samples: Annotated[int, typer.Option("--samples", **NUMBER, help="Networks for each choice.")] = 100,
+    paired: Annotated[
+        bool,
+        typer.Option(
+            "--paired/--independent", help="Compare choices in networks that are otherwise the same, or in others."
+        ),
+    ] = True,
     data: Annotated[
         str | None,
         typer.Option("--data", help="digits, parquet:PATH, folder:PATH, ... [digits; noise for an objective]."),
@@ -131,6 +137,7 @@ def evolve_space(
             out=out,
             iterations=iterations,
             samples=samples,
+            paired=paired,
             rules=rules,
             limits=limits,
             geometry=geometry,

@@ -18,6 +18,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -30,7 +31,16 @@ from vitsearch.data import open_training_data
 from vitsearch.environment import describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import SUPERNET, Evaluator, Score, SupernetEvaluator
-from vitsearch.methods.space_moves import Move, Rules, choices_of, decide, et_error, fixed_at, moved_space
+from vitsearch.methods.space_moves import (
+    Move,
+    Rules,
+    choices_of,
+    decide,
+    et_error,
+    free_elsewhere,
+    moved_space,
+    with_choice,
+)
 from vitsearch.methods.space_study import (
     ERROR,
     MOVES,
@@ -86,6 +96,7 @@ def evolve_space(
     objective: str | None = None,
     iterations: int = 2,
     samples: int = 100,
+    paired: bool = True,
     rules: Rules | None = None,
     limits: Limits | None = None,
     geometry: Geometry = IMAGENET,
@@ -101,7 +112,8 @@ def evolve_space(
     """Move a space towards smaller errors, by supernets (`training`) or, for a first look, by one `objective`.
 
     With an objective, such as `dss` or `min:macs`, the error of a network is the share of the networks of its
-    iteration that are better, in percent; `data` and `batch_size` are for proxies.
+    iteration that are better, in percent; `data` and `batch_size` are for proxies. `paired` compares the choices of a
+    dimension in networks that are otherwise the same, which takes most of the chance out of the slopes.
     """
     if (training is None) == (objective is None):
         raise VitsearchError("either `training` or `objective` must be given, and not both")
@@ -114,6 +126,7 @@ def evolve_space(
         fixed=found.fixed(),
         iterations=check_whole("iterations", iterations, most=100),
         samples=check_whole("samples", samples, least=2),
+        paired=bool(paired),
         rules=rules or Rules(tau=Rules().tau if objective is None else RANK_TAU),
         limits=limits or Limits(),
         geometry=geometry,
@@ -170,7 +183,7 @@ class Evolution:
             counted = {"trials": len(trials), "drawn": len(groups[0])}
             self.describe(space, iteration, errors[0], constrained, share, counted)
             if iteration < self.plan.iterations:
-                space = self.evolve(space, iteration, errors[1:])
+                space = self.evolve(space, iteration, errors[1:], self.plan.paired and not constrained)
 
     def constraint(self, space: Windowed, iteration: int) -> tuple[bool, float | None]:
         """Whether networks must satisfy the limits, and the share of the space that does."""
@@ -185,17 +198,25 @@ class Evolution:
 
     def groups(self, space: Windowed, iteration: int, constrained: bool) -> list[list[Settings]]:
         """Networks of the whole space, then of each of its choices. Every knob is uniform, as in a supernet's steps."""
-        spaces = [space, *(fixed_at(space, *choice) for choice in choices_of(space, self.plan.geometry))]
-        found = []
-        for number, own in enumerate(spaces):
-            random = Random(f"{self.plan.seed}/{iteration}/{number}")
-            tries = round(self.plan.samples / LEAST_SHARE) if constrained else self.plan.samples
-            drawn: list[Settings] = []
-            for _ in range(tries):
-                settings = draw(own, random)
-                if len(drawn) < self.plan.samples and (not constrained or self.allowed(space, settings)):
-                    drawn.append(settings)
-            found.append(drawn)
+        start = f"{self.plan.seed}/{iteration}"
+        found = [self.drawn(space, Random(f"{start}/space"), constrained, lambda settings: settings)]
+        for stage, name, choice in choices_of(space, self.plan.geometry):
+            random = Random(f"{start}/{stage}/{name}" + ("" if self.plan.paired else f"/{choice}"))
+            chosen = partial(with_choice, stage=stage, dimension=name, choice=choice)
+            found.append(self.drawn(free_elsewhere(space, stage, name), random, constrained, chosen))
+        return found
+
+    def drawn(
+        self, space: Windowed, random: Random, constrained: bool, change: Callable[[Settings], Settings]
+    ) -> list[Settings]:
+        """As many as are wanted, or as many as satisfy the limits of the draws that a share of 5 % would need."""
+        found: list[Settings] = []
+        for _ in range(round(self.plan.samples / LEAST_SHARE) if constrained else self.plan.samples):
+            settings = change(draw(space, random))
+            if not constrained or self.allowed(space, settings):
+                found.append(settings)
+            if len(found) == self.plan.samples:
+                break
         return found
 
     def measure(self, space: Windowed, iteration: int, groups: Sequence[Sequence[Settings]]) -> list[Trial]:
@@ -285,7 +306,7 @@ class Evolution:
             )
         self.write([row])
 
-    def evolve(self, space: Windowed, iteration: int, errors: Sequence[Sequence[float]]) -> Windowed:
+    def evolve(self, space: Windowed, iteration: int, errors: Sequence[Sequence[float]], paired: bool) -> Windowed:
         measured = dict(zip(choices_of(space, self.plan.geometry), errors, strict=True))
         rules = dataclasses.replace(
             self.plan.rules, least_samples=min(self.plan.rules.least_samples, self.plan.samples)
@@ -295,7 +316,7 @@ class Evolution:
             for name in DIMENSIONS:
                 choices = getattr(space, name)[stage - 1]
                 own = [measured.get((stage, name, choice), []) for choice in choices]
-                decided.append(decide(stage, name, choices, own, rules, seed=len(decided), side=side))
+                decided.append(decide(stage, name, choices, own, rules, len(decided), side, paired))
         next_space, moves = moved_space(space, decided, rules, self.plan.geometry)
         self.write([{"kind": "move", "iteration": iteration, **move.to_json()} for move in moves])
         return next_space

@@ -9,16 +9,16 @@ the slope, by -trunc(slope / tau) steps. The paper prints floor, which grows on 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from vitsearch.architecture import brief, check_whole
+from vitsearch.architecture import Settings, brief, check_whole
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
-from vitsearch.spaces.windowed import DIMENSIONS, Windowed
+from vitsearch.spaces.windowed import BLOCK_DIMENSIONS, DIMENSIONS, Windowed
 
 RESAMPLES = 400
 STEPS: dict[str, float] = {"depth": 1, "embed_dim": 64, "num_heads": 2, "mlp_ratio": 0.5, "window_size": 7}
@@ -105,12 +105,20 @@ def fit_slope(choices: Sequence[float], values: Sequence[float], step: float) ->
 
 
 def resampled_slopes(
-    choices: Sequence[float], errors: Sequence[Sequence[float]], step: float, rules: Rules, seed: int
+    choices: Sequence[float],
+    errors: Sequence[Sequence[float]],
+    step: float,
+    rules: Rules,
+    seed: int,
+    paired: bool = False,
 ) -> list[float]:
-    """Slopes from networks drawn with replacement from those of each choice: how much of a slope is chance."""
-    generator = np.random.default_rng(seed)
+    """Slopes from networks drawn with replacement from those of each choice: how much of a slope is chance.
+
+    `paired`: network n of each choice is the same but for the choice, so that they are drawn together.
+    """
     columns = []
-    for own in errors:
+    for number, own in enumerate(errors):
+        generator = np.random.default_rng(seed if paired else [seed, number])
         drawn = np.sort(np.asarray(own)[generator.integers(len(own), size=(RESAMPLES, len(own)))], axis=1)
         columns.append((drawn.mean(1) + drawn[:, : top_count(len(own), rules)].mean(1)) / 2)
     x = np.asarray(choices) / step
@@ -135,6 +143,7 @@ def decide(
     rules: Rules,
     seed: int = 0,
     side: int = 1 << 16,
+    paired: bool = False,
 ) -> Move:
     """What one dimension of a stage does, given the errors of the networks that have each choice.
 
@@ -152,7 +161,7 @@ def decide(
     if note:
         return Move(**shared, **stays, new_choices=tuple(choices), note=note)
     slope = fit_slope(choices, [value for value in values if value is not None], step)
-    slopes = sorted(resampled_slopes(choices, errors, step, rules, seed))
+    slopes = sorted(resampled_slopes(choices, errors, step, rules, seed, paired and len(set(samples)) == 1))
     steps = steps_of(slope, rules)
     move = steps * step if dimension == "mlp_ratio" else int(steps * step)
     return Move(
@@ -244,9 +253,22 @@ def choices_of(space: Windowed, geometry: Geometry) -> list[tuple[int, str, Any]
     return found
 
 
-def fixed_at(space: Windowed, stage: int, dimension: str, choice: Any) -> Windowed:
-    """The subspace in which all blocks of this stage have the choice (the paper: alpha_i = v)."""
-    choices = list(getattr(space, dimension))
-    choices[stage - 1] = (choice,)
-    changed: Mapping[str, Any] = {dimension: tuple(choices)}
-    return replace(space, **changed)
+def free_elsewhere(space: Windowed, stage: int, dimension: str) -> Windowed:
+    """Where networks are drawn before they get a choice: as deep as any, where depth is what they get."""
+    if dimension != "depth":
+        return space
+    depths = list(space.depth)
+    depths[stage - 1] = (max(depths[stage - 1]),)
+    return replace(space, depth=tuple(depths))
+
+
+def with_choice(settings: Settings, stage: int, dimension: str, choice: Any) -> Settings:
+    """The network in which all blocks of this stage have the choice (the paper: alpha_i = v); the rest stays."""
+    found = {name: list(value) if isinstance(value, list) else value for name, value in settings.items()}
+    place = stage - 1
+    if dimension == "depth":
+        for name in BLOCK_DIMENSIONS:
+            found[name][place] = found[name][place][:choice]
+    per_block = dimension in BLOCK_DIMENSIONS
+    found[dimension][place] = [choice] * settings["depth"][place] if per_block else choice
+    return found

@@ -40,6 +40,8 @@ class EvolutionPlan:
     fixed: dict[str, int]
     iterations: int
     samples: int
+    paired: bool
+    """Whether the networks of all choices of a dimension are the same but for the choice, and not drawn anew."""
     rules: Rules
     limits: Limits
     geometry: Geometry

@@ -68,7 +68,7 @@ def counted(architecture: Architecture, geometry: Geometry) -> Cost:
 @pytest.mark.parametrize("space", SPACES)
 def test_parameters_equal_200_built_networks(space: str) -> None:
     random = Random(space)
-    for settings in sample(space, 20 if space.startswith("s3") else 200, seed=1):  # theirs are slow to build
+    for settings in sample(space, 8 if space.startswith("s3") else 200, seed=1):  # theirs are slow to build
         geometry = Geometry(image_size=random.choice([32, 96, 224, 250]), classes=random.choice([2, 10, 1000]))
         with torch.device("meta"):
             network = build(settings, geometry)
@@ -78,7 +78,7 @@ def test_parameters_equal_200_built_networks(space: str) -> None:
 @pytest.mark.parametrize("space", SPACES)
 def test_macs_equal_what_torch_counts(space: str) -> None:
     random = Random(space)
-    for settings in sample(space, 3 if space.startswith("s3") else 12, seed=2):
+    for settings in sample(space, 2 if space.startswith("s3") else 12, seed=2):
         geometry = Geometry(
             image_size=random.choice([32, 61, 96, 224]),
             classes=random.choice([2, 1000]),

@@ -273,7 +273,7 @@ def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..
         "--most-steps",
         "1",
     ]
-    options += ["--device", "cpu", "--save-every", "1", "--resume", "--json"]
+    options += ["--device", "cpu", "--save-every", "2", "--resume", "--json"]
     command = [sys.executable, "-m", "vitsearch", "evolve-space", TWO, *options, "--out", str(tmp_path / "killed")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60

@@ -267,7 +267,7 @@ def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..
         "--samples",
         "3",
         "--iterations",
-        "1",
+        "2",
         "--step",
         "embed_dim=8",
         "--most-steps",

@@ -260,20 +260,9 @@ def test_two_iterations_on_digits_stopped_anywhere_and_resumed(tmp_path: Path, m
 
 
 def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
-    options = ["--data", "digits", "--recipe", "quick", "--epochs", "1", "--batch-size", "256", "--image-size", "16"]
-    options += [
-        "--patch-size",
-        "2",
-        "--samples",
-        "3",
-        "--iterations",
-        "2",
-        "--step",
-        "embed_dim=8",
-        "--most-steps",
-        "1",
-    ]
-    options += ["--device", "cpu", "--save-every", "2", "--resume", "--json"]
+    options = ["--data", "digits", "--recipe", "quick", "--epochs", "1", "--batch-size", "256", "--image-size", "8"]
+    options += ["--patch-size", "2", "--samples", "2", "--iterations", "2", "--step", "embed_dim=8"]
+    options += ["--most-steps", "1", "--device", "cpu", "--save-every", "2", "--resume", "--json"]
     command = [sys.executable, "-m", "vitsearch", "evolve-space", TWO, *options, "--out", str(tmp_path / "killed")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60

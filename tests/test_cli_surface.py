@@ -25,7 +25,7 @@ SURFACE = {
     "--population --resume --sample-ratio --seed --seeds --strategy --tolerance --top --tries --weights",
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
     "--evaluate-every --from --image-size --json --out --parts --push-dir --recipe --resident --resume --save-every "
-    "--seed --set --tensorboard --timm --workers arch",
+    "--scale-windows --seed --set --tensorboard --timm --workers arch",
     "recipes": "--json name",
     "identity": "--batch-size --classes --device --image-size --json --max-macs --max-params --min-throughput "
     "--patch-size --samples --seed space",
@@ -33,6 +33,10 @@ SURFACE = {
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "
     "--candidates --class-token --compile --share --subnets --widths --workers space",
     "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
+    "evolve-space": f"{LIMITS} --allow-changed --batch-size --channels --compile --data --device --epochs --image-size "
+    "--iterations --json --max-size --most-steps --objective --out --paired --patch-size --recipe --resident "
+    "--resume --rounding --samples --save-every --seed --set --step --subnets --tau --workers space",
+    "guidelines": "--figures --json study",
     "supernet eval": "--device --json arch run",
     "supernet extract": "--json --out arch run",
     "latency": "--batch-size --classes --device --engine --image-size --json --repeats --threads --timm arch",

@@ -29,6 +29,7 @@ PAGES = [
     "docs/export.md",
     "docs/vitas.md",
     "docs/latency.md",
+    "docs/s3.md",
 ]
 TABLES = [
     "benchmarks/render.py",

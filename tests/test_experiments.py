@@ -186,3 +186,39 @@ def test_the_error_of_predicted_latency(tmp_path: Path, experiments: Any, monkey
     assert row["space"] == "autoformer-micro" and row["networks"] == len(row["held_out"]) == 3
     errors = sorted(abs(one["predicted_ms"] / one["measured_ms"] - 1) for one in row["held_out"])
     assert row["median"] == pytest.approx(errors[1]) and row["blocks"] == 8
+
+
+def test_spaces_a_b_and_c_of_s3(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    space = "s3-initial:depth=1+2/1/1/1,embed_dim=16+24/16/16/16,num_heads=1,mlp_ratio=1,window_size=2/2/2/1"
+    options = ["--data", "digits", "--space", space, "--step", "embed_dim=8", "--most-steps", "1", "--image-size", "8"]
+    options += ["--samples", "2", "--recipe", "quick", "--set", "epochs=1", "--set", "batch_size=256"]
+    options += ["--retrain-set", "epochs=1", "--retrain-set", "batch_size=256", "--trials", "3", "--seeds", "1"]
+    options += ["--max-macs", "10M", "--device", "cpu", "--commit", "none", "--iterations", "1"]
+    monkeypatch.setattr("sys.argv", ["s3", *options, "--work", str(tmp_path), "--out", str(tmp_path / "results")])
+    experiments("s3_cifar10").main()
+    found = json.loads((tmp_path / "results" / "s3_cifar10.json").read_text())
+    assert [row["space"] for row in found["summary"]] == ["A", "B"] and len(found["seeds"][0]["moves"]) == 20
+    first, second = found["seeds"][0]["spaces"]
+    assert found["summary"][1]["et_error_minus_before"]["mean"] == pytest.approx(second["error"] - first["error"])
+    assert 0 <= first["best"]["retrained_top1"] <= 100 and len(first["errors"]) == 2
+    assert all((tmp_path / "results" / f"s3_cifar10-{name}.svg").exists() for name in ("evolution", "depths", "spaces"))
+
+
+def test_inherited_tuned_and_from_scratch(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = SPACES["s3:depth=1+2/1/1/1,embed_dim=16+24,num_heads=2,mlp_ratio=1,window_size=2"]
+    plan = TrainingPlan(
+        space={"name": space.name, "fixed": {"patch_size": 2}},
+        subnets="sandwich",
+        geometry=Geometry(image_size=8, classes=10),
+        data="digits",
+        recipe=change(RECIPES["quick"], {"epochs": "1", "image_size": "8", "batch_size": "256"}),
+    )
+    train_network(plan, tmp_path / "supernet", machine=Machine(device="cpu"))
+    options = ["--supernet", str(tmp_path / "supernet"), "--work", str(tmp_path), "--networks", "2", "--seeds", "1"]
+    options += ["--attention", "--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["s3_inherited.py", *options])
+    experiments("s3_inherited").main()
+    rows = json.loads((tmp_path / "s3_inherited.json").read_text())["rows"]
+    assert len(rows) == 2 and all(0 <= row[name]["mean"] <= 100 for row in rows for name in ("tuned", "scratch"))
+    assert all(len(row["attention"]) == sum(row["settings"]["depth"]) for row in rows)

@@ -49,6 +49,7 @@ ORDER = [
     "discover_command",
     "identity_command",
     "latency_command",
+    "space_command",
     "cli",
     "__main__",
 ]
@@ -72,6 +73,7 @@ TORCH_FREE = (
     "export_command",
     "identity_command",
     "latency_command",
+    "space_command",
     "cli",
 )
 SOURCE = Path(vitsearch.__file__).parent

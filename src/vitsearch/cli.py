@@ -56,6 +56,7 @@ from vitsearch.options import (
 from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.report_command import report, serve
 from vitsearch.search_command import search
+from vitsearch.space_command import evolve_space, guidelines
 from vitsearch.spaces import SPACES, Space, cost_of, space_of
 from vitsearch.spaces import sample as draw_sample
 from vitsearch.specialize_command import specialize
@@ -273,7 +274,8 @@ def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> 
 app.command("search", epilog=GLOBAL_HELP)(search)
 app.add_typer(supernet, name="supernet")
 app.add_typer(bench, name="bench")
-for command in (discover, train, export, recipes, identity, specialize, report, serve, latency, fit_latency):
+METHODS = (discover, identity, specialize, evolve_space, guidelines)
+for command in (train, export, recipes, *METHODS, report, serve, latency, fit_latency):
     app.command(command.__name__.replace("_", "-"), epilog=GLOBAL_HELP)(command)
 
 

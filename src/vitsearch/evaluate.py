@@ -229,12 +229,16 @@ class ProxyEvaluator:
 class SupernetEvaluator:
     """Accuracy in percent on the validation part of the supernet's own data, with the weights that networks inherit."""
 
-    def __init__(self, folder: str | Path, *, device: str | torch.device = "auto") -> None:
+    def __init__(
+        self, folder: str | Path, *, device: str | torch.device = "auto", compiled: bool | None = None
+    ) -> None:
+        """`compiled`: None compiles on a GPU, unless the space has too many shapes of blocks."""
         self.name = f"{SUPERNET}{folder}"
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.plan, self.supernet = read_supernet(folder)
         self.supernet.to(self.device)
-        if self.device.type == "cuda" and self.supernet.few_shapes:
+        usual = self.device.type == "cuda" and self.supernet.few_shapes
+        if usual if compiled is None else compiled:
             self.supernet.compile()
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)

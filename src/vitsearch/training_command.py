@@ -93,6 +93,9 @@ def train(
     start: Annotated[
         str | None, typer.Option("--from", help="Start from these weights: a folder of ours, .safetensors or .pth.")
     ] = None,
+    scale_windows: Annotated[
+        bool, typer.Option("--scale-windows", help="With --from at another image size: windows grow with the image.")
+    ] = False,
     data: DataOption = "digits",
     parts: Annotated[str, typer.Option("--parts", help="Train on train, or on train+validation.")] = "train",
     recipe: RecipeOption = "quick",
@@ -131,7 +134,7 @@ def train(
     settings, model, known = choose_network(arch, timm, start)
     size = image_size or (known.image_size if known is not None else chosen.image_size)
     plan = TrainingPlan(
-        settings=settings,
+        settings=with_scaled_windows(settings, start, size) if scale_windows else settings,
         timm=model,
         geometry=Geometry(image_size=size, classes=open_training_data(data).classes, channels=channels),
         data=data,
@@ -205,6 +208,17 @@ def choose_network(
         raise VitsearchError(f"`--from` {start!r} does not say which network it is of: give an ARCH or --timm MODEL")
     settings = (config.get("model_args") or {}).get("settings")
     return settings, None if settings is not None else str(config.get("architecture")), None
+
+
+def with_scaled_windows(settings: Settings | None, start: str | None, size: int) -> Settings:
+    """For fine-tuning at another image size, as S3 does at 384 px."""
+    from vitsearch.spaces.windowed import scale_windows
+    from vitsearch.training.transfer import load_weights
+
+    config = load_weights(start)[1] if start is not None else None
+    if settings is None or "window_size" not in settings or config is None:
+        raise VitsearchError("`--scale-windows` needs --from the folder of a network with windows")
+    return scale_windows(settings, int(config["pretrained_cfg"]["input_size"][-1]), size)
 
 
 def read_changes(texts: list[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from typing import cast
 
 import pytest
@@ -29,10 +30,12 @@ from vitsearch.models.weights import WeightBank
 from vitsearch.spaces import SPACES, Space, sample
 from vitsearch.spaces.isotropic import Isotropic
 from vitsearch.spaces.pooled import Pooled
+from vitsearch.spaces.windowed import Windowed
 
 SMALL = Geometry(image_size=32, classes=10)
 MICRO = SPACES["autoformer-micro"]
 DEEP = MICRO.decode(MICRO.settings(embed_dim=48, depth=3, num_heads=[3, 3, 3], mlp_ratio=[3.0, 3.0, 3.0]))
+S3_SMALL = "s3:depth=1+2,embed_dim=16+24,num_heads=1+2,mlp_ratio=2,window_size=2+4+7"
 SHALLOW = MICRO.decode(MICRO.settings(embed_dim=32, depth=2, num_heads=[2, 3], mlp_ratio=[2.0, 3.0]))
 
 
@@ -59,15 +62,33 @@ def narrow(name: str) -> Space:
         if space.head_dim is None:  # the width stays a multiple of the heads
             return dataclasses.replace(space, embed_dim=tuple(width // 2 for width in space.embed_dim))
         return dataclasses.replace(space, embed_dim=tuple(width // 4 for width in space.embed_dim), head_dim=8)
+    if isinstance(space, Windowed):
+        few = {"s3": ((1, 2), (1,), (2, 3), (1, 2)), "s3-initial": ((1, 2),) * 4}[name]
+        widths = tuple(tuple(width // 16 for width in stage) for stage in space.embed_dim)
+        return dataclasses.replace(space, depth=few, embed_dim=widths, head_dim=2)
     assert isinstance(space, Pooled)
     return dataclasses.replace(space, base_dim=tuple(width // 4 for width in space.base_dim))
 
 
 def reference_slice(name: str, whole: Tensor, shape: torch.Size) -> Tensor:
-    """By hand, entry by entry along each axis: q, k, v rows 0, 3, 6, ...; 1, 4, 7, ...; 2, 5, 8, ..."""
+    """By hand, entry by entry along each axis: q, k, v rows 0, 3, 6, ...; 1, 4, 7, ...; 2, 5, 8, ...
+
+    In patch merging the first channels of each of four corners; a smaller window's biases by torch's interpolation.
+    """
     rows = list(range(shape[0]))
     if "qkv" in name:
         rows = [3 * row + turn for turn in range(3) for row in range(shape[0] // 3)]
+    if "norm_corners" in name or "reduction" in name:
+        corner, part = whole.shape[-1] // 4, shape[-1] // 4
+        columns = [corner * number + channel for number in range(4) for channel in range(part)]
+        return whole[..., columns][: shape[0]] if whole.ndim == 2 else whole[columns]
+    if "bias_table" in name and len(whole) != shape[0]:
+        large, small = math.isqrt(len(whole)), math.isqrt(shape[0])
+        grid = whole.T.reshape(1, -1, large, large)
+        if small == 1:
+            return grid[0, : shape[1], large // 2, large // 2][None]
+        resized = torch.nn.functional.interpolate(grid, (small, small), mode="bilinear", align_corners=True)
+        return resized[0].flatten(1).T[:, : shape[1]]
     return whole[rows][tuple(slice(size) for size in shape)]
 
 
@@ -110,7 +131,7 @@ def test_any_image_and_patch_size(name: str, image_size: int, patch_size: int, c
 
 
 def test_the_state_dict_is_that_of_the_largest_network_and_of_the_weight_bank() -> None:
-    for name in ("autoformer-micro", "pit"):
+    for name in ("autoformer-micro", "pit", S3_SMALL):
         space = SPACES[name]
         supernet = Supernet(space, SMALL, seed=4)
         largest = build(space.envelope(), SMALL, seed=4)
@@ -251,7 +272,7 @@ def test_a_copy_is_independent() -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Windowed(Pooled):
+class Imagined(Pooled):
     """Not a space of the package: window attention, merging and an absent block under one envelope."""
 
     def envelope(self) -> Architecture:
@@ -266,12 +287,46 @@ def windowed(width: int, heads: int, hidden: int, last: WindowAttention | Absent
 
 
 def test_windows_and_absent_blocks() -> None:
-    space = Windowed(name="windowed", base_dim=(8,), mlp_ratio=(2,), depth=((1,),), num_heads=((1,),))
+    space = Imagined(name="windowed", base_dim=(8,), mlp_ratio=(2,), depth=((1,),), num_heads=((1,),))
     supernet = supernet_of(space)
     smaller = WindowAttention(heads=3, head_dim=8, hidden=40, window=2)
     check_equal(supernet, [space.envelope(), windowed(12, 1, 20, smaller), windowed(12, 1, 20, Absent())])
     with pytest.raises(BadSettings, match="in stage 1 block 0 is WindowAttention"):
         supernet.check(windowed(12, 1, 20, dataclasses.replace(smaller, window=4)))
+
+
+def test_windows_share_a_table_or_have_their_own() -> None:
+    """At 32 px with patch 2 the maps have 16, 8, 4 and 2 tokens a side; 4 and 7 do not all divide them."""
+    separate = f"{S3_SMALL},bias_tables=separate"
+    for name in (S3_SMALL, separate):
+        space = SPACES[name].with_patch_size(2)
+        check_bias_tables(supernet_of(space), [space.decode(settings) for settings in sample(space, 5, seed=2)])
+    own = dict(supernet_of(SPACES[separate]).named_parameters())
+    assert {f"stages.0.blocks.1.attn.relative_position_bias_table{end}" for end in ("", "_9", "_49")} <= set(own)
+    tables = [key for key in own if "stages.3" in key and "bias_table" in key]
+    assert len(tables) == 2, "every window is the map there"
+    assert all(key in supernet_of(SPACES[separate]).no_weight_decay() for key in tables)
+
+
+@torch.no_grad()
+def check_bias_tables(supernet: Supernet, networks: list[Architecture]) -> None:
+    x, whole = images(SMALL), dict(supernet.named_parameters())
+    for architecture in networks:
+        by_hand = build(architecture, SMALL, draw_weights=False).double()
+        for name, parameter in by_hand.named_parameters():
+            source = whole.get(f"{name}_{len(parameter)}", whole[name])
+            parameter.copy_(reference_slice(name, source, parameter.shape))
+        torch.testing.assert_close(supernet(x, architecture), by_hand(x), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(supernet.extract(architecture)(x), by_hand(x), rtol=1e-12, atol=1e-12)
+
+
+def test_the_gradient_of_an_interpolated_table() -> None:
+    space = SPACES[S3_SMALL]
+    supernet = supernet_of(space)
+    table = supernet.get_parameter("stages.0.blocks.0.attn.relative_position_bias_table")
+    smallest = space.decode(space.region().smallest())
+    supernet(images(SMALL), smallest).pow(2).sum().backward()
+    assert table.grad is not None and table.grad[:, 0].count_nonzero() == 9 and not table.grad[:, 1].any()
 
 
 def outsiders() -> dict[str, Architecture]:

@@ -99,7 +99,8 @@ def test_windowed_network_equals_timms_swin_s3() -> None:
     theirs = random_weights(timm.create_model("swin_s3_tiny_224", num_classes=9))
     ours = build(blueprint, Geometry(classes=9))
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
-    rename = {"patch_embed": "stages.0.entry", "layers.": "stages.", ".downsample.": ".entry.", "head.fc": "head"}
+    rename = {"patch_embed": "stages.0.entry", "layers.": "stages.", "downsample.norm": "entry.norm_corners"}
+    rename |= {".downsample.": ".entry.", "head.fc": "head"}
     copy_weights(theirs, ours, rename)
     x = images(Geometry())
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-3, atol=1e-3)
@@ -174,11 +175,14 @@ def test_methods_of_timms_models(name: str) -> None:
     torch.testing.assert_close(early[0], maps[0])
     only = network.forward_intermediates(x, indices=[0], stop_early=True, intermediates_only=True, output_fmt="NLC")
     torch.testing.assert_close(only[0], maps[0].flatten(2).transpose(1, 2))
-    _, with_tokens = network.forward_intermediates(x, indices=1, norm=True, return_prefix_tokens=True)
-    torch.testing.assert_close(with_tokens[0][1], features[:, :1])
-
     network.reset_classifier(3)
     assert network(x).shape == (2, 3) and network.get_classifier().out_features == 3
+    if not network.num_prefix_tokens:
+        with pytest.raises(ValueError, match="`global_pool` must be"):
+            network.reset_classifier(0, "token")
+        return
+    _, with_tokens = network.forward_intermediates(x, indices=1, norm=True, return_prefix_tokens=True)
+    torch.testing.assert_close(with_tokens[0][1], features[:, :1])
     network.reset_classifier(0, "token")
     torch.testing.assert_close(network(x), features[:, 0])
 

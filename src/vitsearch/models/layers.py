@@ -237,11 +237,17 @@ class WindowAttention(nn.Module):
         self.qkv = blank(nn.Linear, width, 3 * inner)
         self.proj = blank(nn.Linear, inner, width)
         self.relative_position_bias_table = nn.Parameter(torch.empty((2 * self.window - 1) ** 2, block.heads))
-        along = torch.arange(self.window)
-        offsets = along[:, None] - along[None, :] + self.window - 1  # [query, key] along one axis
-        index = offsets[:, None, :, None] * (2 * self.window - 1) + offsets[None, :, None, :]
-        self.register_buffer("bias_index", index.reshape(self.window**2, self.window**2), persistent=False)
-        self.register_buffer("mask", self._shift_mask() if self.shift else None, persistent=False)
+        for name, constant in self.constants(torch.get_default_device()).items():
+            self.register_buffer(name, constant, persistent=False)
+
+    def constants(self, device: torch.device) -> dict[str, Tensor | None]:
+        """`bias_index` and `mask`, made on this device whatever device the layer itself is on."""
+        with torch.device(device):
+            along = torch.arange(self.window)
+            offsets = along[:, None] - along[None, :] + self.window - 1  # [query, key] along one axis
+            index = offsets[:, None, :, None] * (2 * self.window - 1) + offsets[None, :, None, :]
+            mask = self._shift_mask() if self.shift else None
+            return {"bias_index": index.reshape(self.window**2, self.window**2), "mask": mask}
 
     def _shift_mask(self) -> Tensor:
         """[windows, tokens, tokens]: -100 between tokens that the cyclic shift brought together."""
@@ -259,23 +265,39 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, _, width = x.shape
-        x = x.reshape(batch, self.side, self.side, width)
-        extra = self.padded - self.side
-        x = F.pad(x, (0, 0, 0, extra, 0, extra)) if extra else x
-        x = torch.roll(x, (-self.shift, -self.shift), (1, 2)) if self.shift else x
-        x = self._attend(self._windows(x))
+        x = self._attend(self._shifted_windows(x))
         count = self.padded // self.window
         x = x.reshape(batch, count, count, self.window, self.window, width).transpose(2, 3)
         x = x.reshape(batch, self.padded, self.padded, width)
         x = torch.roll(x, (self.shift, self.shift), (1, 2)) if self.shift else x
         return x[:, : self.side, : self.side].reshape(batch, -1, width)
 
-    def _attend(self, x: Tensor) -> Tensor:
-        windows, tokens, _ = x.shape
-        q, k, v = self.qkv(x).reshape(windows, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+    def weights(self, x: Tensor) -> Tensor:
+        """How much each token attends to each of its window: [B windows, H, S, S]."""
+        q, k, _ = self._project(x := self._shifted_windows(x))
+        logits: Tensor = (q @ k.transpose(-2, -1)) * self.scale + self._bias(len(x))
+        return logits.softmax(-1)
+
+    def _shifted_windows(self, x: Tensor) -> Tensor:
+        x = x.reshape(x.shape[0], self.side, self.side, -1)
+        extra = self.padded - self.side
+        x = F.pad(x, (0, 0, 0, extra, 0, extra)) if extra else x
+        return self._windows(torch.roll(x, (-self.shift, -self.shift), (1, 2)) if self.shift else x)
+
+    def _project(self, x: Tensor) -> Tensor:
+        """q, k and v of windows [W, S, C]: [3, W, H, S, D]."""
+        return cast(Tensor, self.qkv(x)).reshape(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+
+    def _bias(self, windows: int) -> Tensor:
         bias = self.relative_position_bias_table[self.bias_index].permute(2, 0, 1)[None]  # [1, H, S, S]
         if self.mask is not None:
             bias = bias + self.mask.repeat(windows // self.mask.shape[0], 1, 1)[:, None].to(bias.dtype)
+        return bias
+
+    def _attend(self, x: Tensor) -> Tensor:
+        windows, tokens, _ = x.shape
+        q, k, v = self._project(x)
+        bias = self._bias(windows)
         if self.fused:
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=self.scale)
         else:
@@ -411,11 +433,11 @@ class Merging(nn.Module):
     def __init__(self, before: int, width: int, side: int, norm_eps: float) -> None:
         super().__init__()
         self.side = side
-        self.norm = nn.LayerNorm(4 * before, eps=norm_eps)
+        self.norm_corners = nn.LayerNorm(4 * before, eps=norm_eps)
         self.reduction = blank(nn.Linear, 4 * before, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], self.side, self.side, -1)
         x = F.pad(x, (0, 0, 0, self.side % 2, 0, self.side % 2))
         corners = [x[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]  # even-even, odd-even, ...
-        return cast(Tensor, self.reduction(self.norm(torch.cat(corners, -1).flatten(1, 2))))
+        return cast(Tensor, self.reduction(self.norm_corners(torch.cat(corners, -1).flatten(1, 2))))

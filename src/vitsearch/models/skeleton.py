@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any, Literal, TypeAlias, cast
@@ -43,13 +44,36 @@ def kept_paths(x: Tensor, rate: float) -> list[Tensor]:
 
 
 def cut(name: str, whole: Tensor, shape: tuple[int, ...], side: Side = "left") -> Tensor:
-    """The part of a supernet's tensor that a network of this shape has: a view, but for q, k and v."""
+    """The part of a supernet's tensor that a network of this shape has: a view, but for q, k, v, and what windows need.
+
+    Patch merging has four corners side by side: the first channels of each. A bias table for a smaller window is
+    interpolated, so that an offset has the bias of the same share of the window.
+    """
+    if name.endswith("reduction.weight") or "norm_corners." in name:
+        whole = whole.reshape(*whole.shape[:-1], 4, -1)[..., : shape[-1] // 4].flatten(-2)
+    if name.endswith("relative_position_bias_table") and whole.shape[0] != shape[0]:
+        whole = interpolated(whole, shape[0])
     for axis, size in enumerate(shape):
         if whole.shape[axis] != size:
             whole = whole.narrow(axis, 0 if side == "left" else whole.shape[axis] - size, size)
     if ".qkv." in name:
         whole = whole.reshape(-1, 3, *shape[1:]).transpose(0, 1).flatten(0, 1)  # their rows take turns
     return whole
+
+
+def interpolated(table: Tensor, rows: int) -> Tensor:
+    """Swin's [(2 large - 1) ** 2, H] for a smaller window, [rows, H]: linear along both axes, offset 0 in the middle.
+
+    As products, because they add gradients up in a fixed order.
+    """
+    large, small = math.isqrt(table.shape[0]) // 2, math.isqrt(rows) // 2  # the farthest offsets
+    offsets = torch.arange(-small, small + 1, device=table.device, dtype=table.dtype) * (large / max(small, 1)) + large
+    weights = (
+        1 - (offsets[:, None] - torch.arange(2 * large + 1, device=table.device, dtype=table.dtype)).abs()
+    ).clamp(0)
+    return torch.einsum("ip,jq,pqh->ijh", weights, weights, table.reshape(2 * large + 1, 2 * large + 1, -1)).flatten(
+        0, 1
+    )
 
 
 class Skeleton:
@@ -63,6 +87,7 @@ class Skeleton:
     ) -> None:
         self.layer, self.entangled, self.side = layer, entangled, side
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
+        self._constants: dict[torch.device, dict[str, Tensor]] = {}
         self._places: WeakKeyDictionary[nn.Module, tuple[list[Place], list[Place]]] = WeakKeyDictionary()
         self.apply: Callable[..., Tensor] = self._apply
         if compiling is not None:
@@ -71,7 +96,9 @@ class Skeleton:
     def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not self.entangled:
             return dict(whole)
-        return {name: cut(name, whole[name], shape, self.side) for name, shape in self.shapes.items()}
+        own = {name: f"{name}_{shape[0]}" for name, shape in self.shapes.items()}  # tables kept apart for each window
+        found = {name: whole.get(own[name], whole[name]) for name in self.shapes}
+        return {name: cut(name, found[name], shape, self.side) for name, shape in self.shapes.items()}
 
     def places(self, source: nn.Module) -> tuple[list[Place], list[Place]]:
         """Where the parameters and buffers are that a call brings."""
@@ -81,7 +108,17 @@ class Skeleton:
         if source not in self._places:
             self._places[source] = self.places(source)
         parameters, buffers = ({name: held[key] for name, held, key in places} for places in self._places[source])
-        return self.apply(parameters, buffers, x, factors)
+        return self.apply(parameters, self._own_constants(x.device) or buffers, x, factors)
+
+    def _own_constants(self, device: torch.device) -> dict[str, Tensor]:
+        """Of a window, which need not be the largest one's; for other layers those of the supernet serve."""
+        attention = getattr(self.layer, "attn", None)
+        if not self.entangled or not isinstance(attention, WindowAttention):
+            return {}
+        if device not in self._constants:
+            made = attention.constants(device)
+            self._constants[device] = {f"attn.{name}": one for name, one in made.items() if one is not None}
+        return self._constants[device]
 
     def _apply(
         self, whole: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor, factors: Sequence[Tensor]

@@ -136,7 +136,10 @@ class SuperTransformer(Supernet):
     """The weights of all networks of one of ViTAS's spaces."""
 
     space: Ratioed
-    few_shapes = False
+
+    @property
+    def few_shapes(self) -> bool:
+        return False
 
     def __init__(
         self,

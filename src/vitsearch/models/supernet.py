@@ -4,9 +4,10 @@ supernet = Supernet(space, geometry, seed=0)
 logits = supernet(images, space.decode(settings))      # equals supernet.extract(space.decode(settings))(images)
 
 The parameters are those of the largest network, under its names. A network has the first rows and columns of every
-tensor and the first blocks of every stage. In `qkv`, weight and bias, the rows of q, k and v take turns (row 3 i + t is
-row i of q, k, v for t = 0, 1, 2), so that fewer heads are the first ones of each; that is the one place where the state
-dict is laid out unlike the largest network's, whose `qkv` is `slices(envelope)`.
+tensor and the first blocks of every stage; of patch merging, the first channels of each of the four corners; and the
+bias tables of its own windows (`cut` in skeleton.py). In `qkv`, weight and bias, the rows of q, k and v take turns
+(row 3 i + t is row i of q, k, v for t = 0, 1, 2), so that fewer heads are the first ones of each; that is the one place
+where the state dict is laid out unlike the largest network's, whose `qkv` is `slices(envelope)`.
 
 What a step moves: the gradient is zero outside the part that took part, and None for tensors of which no part did. With
 gradients set to None after each step (torch's default) an optimizer leaves those tensors alone; inside a tensor that
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from vitsearch.architecture import Absent, Architecture, Attention, Block, Stage, WindowAttention
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.models.initialise import draw_seed, initial_values
 from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, kept_paths
 from vitsearch.models.vit import (
     NetworkStage,
@@ -46,9 +48,6 @@ from vitsearch.spaces import Space
 
 class Supernet(nn.Module):
     """The weights of all networks of a space. `drop_path_rate` grows over the blocks of the largest network."""
-
-    few_shapes = True
-    """Whether its layers have so few that compiling each of them pays."""
 
     def __init__(
         self,
@@ -69,10 +68,16 @@ class Supernet(nn.Module):
         self.stages = largest.stages
         self.norm, self.head = cast(nn.LayerNorm, largest.norm), cast(nn.Linear, largest.head)
         self._pool = largest.global_pool
+        separate_bias_tables(space, largest, seed)
         rates = iter(drop_path_rates(self.envelope, drop_path_rate))
         self._rates = [[next(rates) for _ in stage.blocks] for stage in self.envelope.stages]
         self.sides = sides
         self._skeletons = Skeletons(entangled=True)
+
+    @property
+    def few_shapes(self) -> bool:
+        """Whether its layers have so few that compiling each pays: windows for each block of a stage make hundreds."""
+        return all(knob.per != "stage block" for knob in self.space.knobs)
 
     def forward(self, x: Tensor, architecture: Architecture, side: Side | None = None) -> Tensor:
         """Logits of this network of the supernet; without a side, the sum over the supernet's sides."""
@@ -190,6 +195,22 @@ def part(side: Side, size: int) -> slice:
     return slice(size) if side == "left" else slice(-size, None)
 
 
+def separate_bias_tables(space: Space, network: VisionNetwork, seed: int | None) -> None:
+    """Where a space has `bias_tables` apart, a table `..._ROWS` for each window smaller than a block's largest."""
+    if getattr(space, "bias_tables", "interpolated") != "separate":
+        return
+    windows: Any = next(knob.choices for knob in space.knobs if knob.name == "window_size")
+    drawn = draw_seed(None if seed is None else torch.Generator().manual_seed(seed))
+    for index, stage in enumerate(cast(list[NetworkStage], list(network.stages))):
+        for number, block in enumerate(list[Any](stage.blocks)):
+            table = block.attn.relative_position_bias_table
+            for rows in sorted({(2 * min(window, stage.side) - 1) ** 2 for window in windows[index]} - {len(table)}):
+                name = f"relative_position_bias_table_{rows}"
+                place, shape = f"stages.{index}.blocks.{number}.attn.{name}", torch.Size((rows, table.shape[1]))
+                values = initial_values(place, shape, rows, network.architecture.initialisation, drawn)
+                block.attn.register_parameter(name, nn.Parameter(values))
+
+
 def why_outside(architecture: Architecture, envelope: Architecture) -> str | None:
     """None for a part of the supernet with this envelope; otherwise the first reason why it is not."""
     for field in dataclasses.fields(Architecture):
@@ -218,15 +239,15 @@ def _why_outside_stage(stage: Stage, most: Stage) -> str | None:
 
 
 def _fits(block: Block, largest: Block) -> bool:
-    """Fewer heads and hidden units are a part; another window or another reach of the relative position is not."""
+    """Fewer heads and hidden units and a smaller window are a part; another reach of the relative position is not."""
     if isinstance(block, Absent) or isinstance(largest, Absent) or type(block) is not type(largest):
         return False
     if block.hidden > largest.hidden or block.heads * block.head_dim > largest.heads * largest.head_dim:
         return False
     if isinstance(block, WindowAttention):
         assert isinstance(largest, WindowAttention)
-        same = (block.window, block.shifted) == (largest.window, largest.shifted)
-        return same and block.heads <= largest.heads
+        within = block.window <= largest.window and block.shifted == largest.shifted
+        return within and block.heads <= largest.heads
     if not isinstance(block, Attention) or not isinstance(largest, Attention):
         return False
     alike = [(one.relative_distance, one.scale, one.layer_scale) for one in (block, largest)]

@@ -1,6 +1,8 @@
 """Mutation and crossover on settings, for every space: they read the knobs and know nothing else.
 
-A space whose knobs cannot all be combined is respected: a child outside the space is drawn again.
+A space whose knobs cannot all be combined is respected: a child outside the space is drawn again. In a space with
+stages, the depth and the width of each are its network knobs, and a block is one thing: it is redrawn, or comes from a
+parent, with all that it has (S3's Algorithm 3).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ def mutate(space: Space, settings: Settings, random: Random, *, network: float =
             if knob.per == "block":
                 entries = _fit(values[knob.name], space.slots(values), knob, random)
                 values[knob.name] = [random.choice(knob.choices) if random.random() < block else e for e in entries]
+        values |= _mutate_stages(space, values, random, network, block)
         return space.settings(**space.repaired(values, random))
 
     return _inside(space, child)
@@ -54,9 +57,53 @@ def crossover(space: Space, first: Settings, second: Settings, random: Random) -
                     random.choice([parent[index] for parent in parents if _has(parent, index)] or [None])
                     for index in range(space.slots(values))
                 ]
+        values |= _cross_stages(space, first, second, random)
         return space.settings(**space.repaired(values, random))
 
     return _inside(space, child)
+
+
+def _mutate_stages(space: Space, values: Settings, random: Random, network: float, block: float) -> Settings:
+    """What knobs per stage and per block of a stage become."""
+    own = [knob for knob in space.knobs if knob.per == "stage"]
+    found: Settings = {
+        knob.name: [
+            random.choice(choices) if random.random() < network else value
+            for value, choices in zip(values[knob.name], knob.choices, strict=True)
+        ]
+        for knob in own
+    }
+
+    def redrawn(stage: int, number: int) -> bool:
+        return number >= values["depth"][stage] or random.random() < block
+
+    def other(stage: int, number: int, knobs: list[Knob]) -> list[Any]:
+        if redrawn(stage, number):
+            return [random.choice(knob.choices[stage]) for knob in knobs]
+        return [values[knob.name][stage][number] for knob in knobs]
+
+    return found | (_by_stage(space, found["depth"], other) if own else {})
+
+
+def _cross_stages(space: Space, first: Settings, second: Settings, random: Random) -> Settings:
+    own = [knob for knob in space.knobs if knob.per == "stage"]
+    found: Settings = {
+        knob.name: [random.choice(pair) for pair in zip(first[knob.name], second[knob.name], strict=True)]
+        for knob in own
+    }
+
+    def inherited(stage: int, number: int, knobs: list[Knob]) -> list[Any]:
+        parent = random.choice([one for one in (first, second) if number < one["depth"][stage]])
+        return [parent[knob.name][stage][number] for knob in knobs]
+
+    return found | (_by_stage(space, found["depth"], inherited) if own else {})
+
+
+def _by_stage(space: Space, depth: list[int], block: Callable[[int, int, list[Knob]], list[Any]]) -> Settings:
+    """The knobs of blocks, each block made as one."""
+    knobs = [knob for knob in space.knobs if knob.per == "stage block"]
+    made = [[block(stage, number, knobs) for number in range(count)] for stage, count in enumerate(depth)]
+    return {knob.name: [[own[place] for own in blocks] for blocks in made] for place, knob in enumerate(knobs)}
 
 
 def _fit(entries: list[Any], depth: int, knob: Knob, random: Random) -> list[Any]:

@@ -28,15 +28,40 @@ ENUMERABLE = 200_000  # a space this small may be listed member by member
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """A name in the settings and its choices; `per` block knobs hold `depth` values."""
+    """A name in the settings and its choices; `per` block knobs hold `depth` values.
+
+    Knobs `per` stage have choices for each stage; those per stage block hold a list for each stage, of its `depth`.
+    """
 
     name: str
     choices: tuple[Choice, ...]
-    per: Literal["network", "block"] = "network"
+    per: Literal["network", "block", "stage", "stage block"] = "network"
 
     @cached_property
     def allowed(self) -> frozenset[Choice]:
         return frozenset(self.choices)
+
+    def why_not(self, value: Any, space: str) -> str | None:
+        """The first entry of a setting that is not among the choices."""
+        if self.per.startswith("stage"):
+            return self._why_not_stages(value, space)
+        entries = value if self.per == "block" else [tuple(value) if isinstance(value, list) else value]
+        if self.allowed.issuperset(entries):
+            return None
+        index = next(index for index, entry in enumerate(entries) if entry not in self.allowed)
+        where = f"{self.name}[{index}]" if self.per == "block" else self.name
+        allowed = ", ".join(str(list(c) if isinstance(c, tuple) else c) for c in self.choices)
+        return f"`{where}` is {brief(entries[index] if self.per == 'block' else value)}, and {space} has {allowed}"
+
+    def _why_not_stages(self, value: Any, space: str) -> str | None:
+        if len(value) != len(self.choices):
+            return f"`{self.name}` has {len(value)} stages, and {space} has {len(self.choices)}"
+        for stage, (own, choices) in enumerate(zip(value, self.choices, strict=True)):
+            for index, entry in enumerate(own if self.per == "stage block" else [own]):
+                if entry not in choices:
+                    where = f"{self.name}[{stage}]" + (f"[{index}]" if self.per == "stage block" else "")
+                    return f"`{where}` is {brief(entry)}, and {space} has {', '.join(map(str, choices))}"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +135,14 @@ class Space(ABC):
         """What the paper's own counter says, where it counts otherwise than we do."""
         return None
 
+    def variant(self, text: str) -> Space:
+        """The space named `name:text`: the same kind of networks with other choices."""
+        raise VitsearchError(f"`space` {self.name} has no variants, but got {brief(f'{self.name}:{text}')}")
+
+    def whole(self, geometry: Geometry) -> Region:
+        """All members, with their costs for this input."""
+        return Region(list(self.cells(geometry)), self.member)
+
     def region(self, limits: Limits | None = None, geometry: Geometry = IMAGENET) -> Region:
         """The members that satisfy the limits, counted and numbered."""
         whole = _whole(self, geometry)
@@ -158,16 +191,8 @@ class Space(ABC):
 
     def why_not_choices(self, spelled: Settings) -> str | None:
         """The same for settings in canonical form, over whatever patches."""
-        for knob in self.knobs:
-            value = spelled[knob.name]
-            entries = value if knob.per == "block" else [tuple(value) if isinstance(value, list) else value]
-            if not knob.allowed.issuperset(entries):
-                index = next(index for index, entry in enumerate(entries) if entry not in knob.allowed)
-                where = f"{knob.name}[{index}]" if knob.per == "block" else knob.name
-                allowed = ", ".join(str(list(c) if isinstance(c, tuple) else c) for c in knob.choices)
-                found = entries[index] if knob.per == "block" else value
-                return f"`{where}` is {brief(found)}, and {self.name} has {allowed}"
-        return None
+        found = (knob.why_not(spelled[knob.name], self.name) for knob in self.knobs)
+        return next((reason for reason in found if reason), None)
 
     def __contains__(self, settings: Mapping[str, Any]) -> bool:
         return self.why_not(settings) is None
@@ -200,10 +225,27 @@ def one_patch_size(space: Space, patch_size: int | Sequence[int]) -> int:
 
 @lru_cache(maxsize=64)
 def _whole(space: Space, geometry: Geometry) -> Region:
-    return Region(list(space.cells(geometry)), space.member)
+    return space.whole(geometry)
 
 
-SPACES: Registry[Space] = Registry("space", "vitsearch.spaces")
+class SpaceRegistry(Registry[Space]):
+    """Names of spaces, and those of their variants: `s3:depth=1+2/1+2/4+6/1+2`."""
+
+    def __init__(self) -> None:
+        super().__init__("space", "vitsearch.spaces")
+        self._variants: dict[str, Space] = {}
+
+    def __getitem__(self, name: str) -> Space:
+        if name not in self._variants:
+            base, colon, rest = name.partition(":")
+            found = super().__getitem__(base)
+            if not colon:
+                return found
+            self._variants[name] = found.variant(rest)
+        return self._variants[name]
+
+
+SPACES = SpaceRegistry()
 
 
 def space_of(settings: Mapping[str, Any]) -> Space:

@@ -34,7 +34,10 @@ class Region:
         self.cells = cells
         self._member = member
         self._ends = list(accumulate(cell.members for cell in cells))
-        self.size = self._ends[-1] if self._ends else 0
+
+    @property
+    def size(self) -> int:
+        return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, index: int) -> Settings:
         if not 0 <= index < self.size:

@@ -59,6 +59,8 @@ class Chosen(Preferred):
 class Resampled(Preferred):
     def draw(self, space: Space, random: Random) -> Settings:
         """Each width as likely; of the candidates that have it, each depth, and each value that occurs in a block."""
+        if any(knob.per.startswith("stage") for knob in space.knobs):
+            raise VitsearchError(f"subnets resampled must be of a space without stages, but got {space.name}")
         lead = space.knobs[0].name
         for _ in range(ATTEMPTS):
             width = random.choice(_distinct([one[lead] for one in self.candidates]))
@@ -88,7 +90,7 @@ SUBNET_SCHEMES.add("redundant", Uniform())
 
 def by_size(space: Space, candidates: Sequence[Settings]) -> dict[str, list[Settings]]:
     """Candidates in groups of equal width and depth: whatever is one value for the whole network."""
-    names = [knob.name for knob in space.knobs if knob.per == "network"]
+    names = [knob.name for knob in space.knobs if knob.per in ("network", "stage")]
     groups: dict[str, list[Settings]] = {}
     for one in candidates:
         groups.setdefault(json.dumps([one[name] for name in names]), []).append(one)

@@ -67,7 +67,7 @@ class Machine:
 
     device: str = "auto"
     compiled: bool | None = None
-    """None: on a GPU."""
+    """None: on a GPU, where a supernet does not have too many shapes."""
     resident: bool | None = None
     """Whether decoded images stay in the device's memory; None: when they fit."""
     workers: int = 2

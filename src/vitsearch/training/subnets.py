@@ -40,7 +40,7 @@ class Uniform:
 class Sandwich:
     """The largest network, the smallest, and two drawn as `Uniform` draws (Yu et al., ICCV 2019; S3).
 
-    Largest and smallest are by parameters.
+    Largest and smallest are by parameters; in a space with windows, they have its largest and smallest windows too.
     """
 
     def choose(self, space: Space, seed: int, step: int) -> list[Settings]:
@@ -94,6 +94,11 @@ def draw(space: Space, random: Random) -> Settings:
         for knob in space.knobs:
             if knob.per == "block":
                 values[knob.name] = [random.choice(knob.choices) for _ in range(space.slots(values))]
+            elif knob.per == "stage":
+                values[knob.name] = [random.choice(choices) for choices in knob.choices]
+            elif knob.per == "stage block":
+                stages = zip(values["depth"], knob.choices, strict=True)
+                values[knob.name] = [[random.choice(choices) for _ in range(depth)] for depth, choices in stages]
         settings = space.settings(**space.repaired(values, random))
         if settings in space:
             return settings

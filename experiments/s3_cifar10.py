@@ -1,0 +1,179 @@
+"""S3, Figures 2, 3 and 6 and Table 5: three spaces A -> B -> C, their errors, and the best network of each, retrained.
+
+    python experiments/s3_cifar10.py --data parquet:cifar10 --work runs/s3 [--seeds 3] [--device auto]
+
+64 px with patches of 2 have maps of 32, 16, 8 and 4: with windows {4, 8} the geometry of 224 px with {7, 14}. Every
+seed evolves the space anew; in each of its spaces the best network below a budget is searched with the supernet of that
+space, and trained from scratch with each seed. Runs that are finished are not run again. Writes results/s3_cifar10.json
+and, of the first seed, s3_cifar10-{evolution,depths,spaces}.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from common import RESULTS, circumstances, write
+
+from vitsearch.architecture import Settings
+from vitsearch.arguments import read_quantity
+from vitsearch.cost import Geometry, Limits
+from vitsearch.data import open_training_data
+from vitsearch.environment import pick_device
+from vitsearch.errors import NothingFits
+from vitsearch.methods.space_evolution import evolve_space
+from vitsearch.methods.space_figures import draw_depths, draw_evolution, draw_spaces, errors_by_space
+from vitsearch.methods.space_guidelines import guidelines
+from vitsearch.methods.space_moves import Rules, check_steps
+from vitsearch.methods.space_study import Evolved, Training
+from vitsearch.spaces import cost_of
+from vitsearch.study import run_search
+from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.recipe import RECIPES, Recipe, change
+from vitsearch.training.run import Machine, train_network
+
+SPACE = "s3-initial:embed_dim=64+96+128,num_heads=2+3+4,window_size=4+8"
+STEPS = ["embed_dim=32", "num_heads=1", "window_size=4"]
+STRATEGY = "evolution:population=50,parents=10,network_rate=0.2,block_rate=0.4"  # Algorithm 3
+NAMES = "ABCDEFGH"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--work", type=Path, required=True, help="where runs are kept, and resumed")
+    parser.add_argument("--space", default=SPACE)
+    parser.add_argument("--step", nargs="+", default=STEPS)
+    parser.add_argument("--most-steps", type=int)
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--patch-size", type=int, default=2)
+    parser.add_argument("--iterations", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--recipe", default="small-images")
+    parser.add_argument("--set", action="append", default=[], help="a field of the supernets' recipe: epochs=100")
+    parser.add_argument("--retrain-set", action="append", default=[], help="the same for the networks' own")
+    parser.add_argument("--max-macs", default="400M", help="of the network that is searched in each space")
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--commit")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    found = [one_seed(options, seed) for seed in range(options.seeds)]
+    written = circumstances(pick_device(options.device), options.commit) | {
+        "data": options.data,
+        "space": options.space,
+        "steps": options.step,
+        "supernet_recipe": recipe_of(options, options.set).to_json(),
+        "network_recipe": recipe_of(options, options.retrain_set).to_json(),
+        "max_macs": options.max_macs,
+        "seeds": found,
+        "summary": summary(found),
+    }
+    write("s3_cifar10.json", written, options.out)
+    first = options.work / "evolution-0"
+    for name, draw in (("evolution", draw_evolution), ("depths", draw_depths), ("spaces", draw_spaces)):
+        draw(first, options.out / f"s3_cifar10-{name}.svg")
+    for row in written["summary"]:
+        print(row)
+
+
+def recipe_of(options: argparse.Namespace, changes: list[str]) -> Recipe:
+    edits = dict(each.split("=", 1) for each in changes)
+    return replace(change(RECIPES[options.recipe], edits), image_size=options.image_size)
+
+
+def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    classes = open_training_data(options.data).classes
+    geometry = Geometry(image_size=options.image_size, classes=classes)
+    machine = Machine(device=options.device)
+    evolved = evolve_space(
+        options.space,
+        out=options.work / f"evolution-{seed}",
+        training=Training(data=options.data, recipe=recipe_of(options, options.set)),
+        iterations=options.iterations,
+        samples=options.samples,
+        rules=Rules(steps=check_steps(options.step), most_steps=options.most_steps),
+        geometry=geometry,
+        patch_size=options.patch_size,
+        seed=seed,
+        machine=machine,
+        resume=True,
+    )
+    errors = errors_by_space(evolved)
+    spaces = []
+    for number, space in enumerate(evolved.spaces):
+        row = space | {"space": NAMES[number], "errors": errors[number]}
+        row["best"] = best_network(options, evolved, number, geometry, seed)
+        spaces.append(row)
+        print(f"seed {seed} space {NAMES[number]}: E-T {space['error']:.2f}, best {row['best']}", flush=True)
+    shown = [row.to_json() for row in guidelines(evolved)]
+    return {"seed": seed, "spaces": spaces, "moves": evolved.moves, "guidelines": shown}
+
+
+def best_network(
+    options: argparse.Namespace, evolved: Evolved, number: int, geometry: Geometry, seed: int
+) -> dict[str, Any] | None:
+    """The most accurate in its supernet below the budget, and its accuracy from scratch; None where nothing fits."""
+    folder = evolved.path / f"supernet-{number}"
+    objective = f"supernet:{folder}"
+    try:
+        search = run_search(
+            evolved.spaces[number]["name"],
+            out=options.work / f"search-{seed}-{number}",
+            objective=objective,
+            strategy=STRATEGY,
+            trials=options.trials,
+            limits=Limits(max_macs=read_quantity("--max-macs", options.max_macs)),
+            geometry=geometry,
+            patch_size=options.patch_size,
+            seed=seed,
+            device=options.device,
+            resume=True,
+        )
+    except NothingFits as error:
+        print(error)
+        return None
+    best = search.study.best
+    assert best is not None
+    cost = cost_of(best.settings, geometry)
+    retrained = retrain(options, best.settings, geometry, f"retrained-{seed}-{number}", seed)
+    shown = {"settings": best.settings, "params": cost.params, "macs": cost.macs}
+    return shown | {"inherited_top1": best.measured[objective], "retrained_top1": retrained}
+
+
+def retrain(options: argparse.Namespace, settings: Settings, geometry: Geometry, name: str, seed: int) -> float:
+    """On the test part."""
+    recipe = recipe_of(options, options.retrain_set)
+    plan = TrainingPlan(settings=settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed)
+    done = train_network(plan, options.work / name, machine=Machine(device=options.device), resume=True)
+    return float(done.result["test_top1"])
+
+
+def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of every space mean and deviation over the seeds, and of the difference to the space before."""
+    rows = []
+    for number in range(min(len(one["spaces"]) for one in found)):
+        own = [one["spaces"][number] for one in found]
+        before = [one["spaces"][number - 1] for one in found] if number else []
+        row: dict[str, Any] = {"space": NAMES[number], "et_error": spread([one["error"] for one in own])}
+        row["et_error_minus_before"] = spread([a["error"] - b["error"] for a, b in zip(own, before, strict=False)])
+        top1 = [one["best"]["retrained_top1"] for one in own if one["best"] is not None]
+        row["retrained_top1"] = spread(top1)
+        pairs = [(a["best"], b["best"]) for a, b in zip(own, before, strict=False) if a["best"] and b["best"]]
+        row["retrained_minus_before"] = spread([a["retrained_top1"] - b["retrained_top1"] for a, b in pairs])
+        rows.append(row)
+    return rows
+
+
+def spread(values: list[float]) -> dict[str, Any] | None:
+    if not values:
+        return None
+    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None, "values": values}
+
+
+if __name__ == "__main__":
+    main()

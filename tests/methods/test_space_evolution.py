@@ -1,0 +1,325 @@
+"""Moves of a space against slow references and a synthetic objective; whole evolutions, stopped and resumed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import linregress
+
+from vitsearch.cost import Geometry, Limits
+from vitsearch.errors import BadStudy, VitsearchError
+from vitsearch.evaluate import Score
+from vitsearch.methods import space_evolution
+from vitsearch.methods.space_evolution import evolve_space
+from vitsearch.methods.space_figures import choices_by_step, errors_by_depth, errors_by_space
+from vitsearch.methods.space_guidelines import guidelines
+from vitsearch.methods.space_moves import (
+    STEPS,
+    Move,
+    Rules,
+    choices_of,
+    decide,
+    et_error,
+    fit_slope,
+    free_elsewhere,
+    moved_space,
+    ranked_errors,
+    repair,
+    steps_of,
+    with_choice,
+)
+from vitsearch.methods.space_study import Evolved, Training, read_evolution
+from vitsearch.spaces import SPACES, cost_of
+from vitsearch.spaces.windowed import DIMENSIONS, Windowed
+from vitsearch.training.recipe import RECIPES, change
+from vitsearch.training.run import Machine
+from vitsearch.training.subnets import draw
+
+INITIAL = cast(Windowed, SPACES["s3-initial"])
+TWO = "s3-initial:depth=1+2/1/1/1,embed_dim=16+24/16/16/16,num_heads=1,mlp_ratio=1/1+2/1/1,window_size=2/2/2/1"
+CPU = Machine(device="cpu")
+DIGITS = Geometry(image_size=8, classes=10)
+QUICK = change(RECIPES["quick"], {"epochs": "1", "batch_size": "256"})
+SETTINGS: dict[str, Any] = {
+    "training": Training(data="digits", recipe=QUICK),
+    "geometry": DIGITS,
+    "patch_size": 2,
+    "samples": 2,
+    "rules": Rules(most_steps=1, steps=STEPS | {"embed_dim": 8, "num_heads": 1, "window_size": 1}),
+    "machine": Machine(device="cpu", save_every=2),
+}
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=120))
+def test_the_error_of_a_space_is_its_definition(errors: list[float]) -> None:
+    best = sorted(errors)[: max(5, round(len(errors) / 10))]
+    expected = (statistics.fmean(errors) + statistics.fmean(best)) / 2
+    assert et_error(errors, Rules()) == pytest.approx(expected, abs=1e-9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.floats(0, 100)), min_size=2, max_size=5, unique_by=lambda pair: pair[0])
+)
+def test_the_slope_is_that_of_the_least_squares_line(points: list[tuple[int, float]]) -> None:
+    choices, values = zip(*points, strict=True)
+    expected = linregress(np.array(choices) / 64, values).slope
+    assert fit_slope(choices, values, 64) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_steps_round_toward_zero_or_down() -> None:
+    slopes = [-1.0, -0.8, -0.3, 0.0, 0.3, 0.8, 1.0]
+    assert [steps_of(slope, Rules()) for slope in slopes] == [2, 2, 0, 0, 0, -2, -2]
+    assert [steps_of(slope, Rules(rounding="floor")) for slope in slopes] == [3, 2, 1, 0, 0, -2, -2]
+    assert [steps_of(slope, Rules(most_steps=1)) for slope in slopes] == [1, 1, 0, 0, 0, -1, -1]
+
+
+def test_resampling_tells_signal_from_noise() -> None:
+    random = Random(0)
+    noise = [[50 + random.gauss(0, 5) for _ in range(100)] for _ in range(3)]
+    signal_ = [[value + 3 * place for value in own] for place, own in enumerate(noise)]
+    still, moving = (decide(1, "depth", (2, 3, 4), errors, Rules()) for errors in (noise, signal_))
+    assert moving.confidence == 1.0 and moving.slope_low > 0 and moving.move < 0  # type: ignore[operator]
+    assert still.slope_low < 0 < still.slope_high  # type: ignore[operator]
+    assert moving.slope == pytest.approx(cast(float, still.slope) + 3)
+    width = cast(float, still.slope_high) - cast(float, still.slope_low)
+    independent = 3.92 * 5 * math.sqrt(2 / 4 / 100 * (1 / 4 + 1 / 4 / 0.1 * 0.17 + 0.18))  # about: mean and best tenth
+    assert 0.4 * independent < width < 2.5 * independent
+
+
+@settings(max_examples=4)
+@given(data=st.data())
+def test_true_slopes_move_the_right_way_and_flat_ones_stay(data: st.DataObject) -> None:
+    """A whole evolution by a synthetic objective: a slope for every dimension of every stage, per step, plus noise."""
+    places = [(stage, name) for stage in range(1, 5) for name in DIMENSIONS]
+    some = st.sampled_from([0.0, 0.0, 0.85, -0.85, 2.0, -2.0])
+    slopes = {place: data.draw(some, label=str(place)) for place in places}
+    random = Random(data.draw(st.integers(0, 1000)))
+
+    def measure(self: Any, space: Windowed, iteration: int) -> Any:
+        def error(own: dict[str, Any]) -> float:
+            total = 50.0 + random.gauss(0, 0.1)
+            for (stage, name), slope in slopes.items():
+                value = own[name][stage - 1]
+                mean = statistics.fmean(value) if isinstance(value, list) else value
+                total += slope * mean / STEPS[name]
+            return total
+
+        name = f"{space.name}"
+        return lambda chunk: [Score(arch=one, scores={name: 100 - error(one)}, errors={}, seconds=0.0) for one in chunk]
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(space_evolution.Evolution, "measurement", measure)
+        options = SETTINGS | {"geometry": Geometry(classes=10), "patch_size": 4, "samples": 20, "rules": Rules()}
+        found = evolve_space(INITIAL, out=Path(folder) / "a", iterations=1, **options)
+    for move in found.moves:
+        true = slopes[move["stage"], move["dimension"]]
+        if true == 0 or (move["stage"], move["dimension"]) == (4, "window_size"):
+            assert move["move"] == 0 and move["new_choices"] == move["choices"]
+        else:
+            assert move["slope"] == pytest.approx(true, abs=0.3)
+            assert move["move"] * true < 0 or "nothing would be left" in move["note"]
+    last = cast(Windowed, SPACES[found.spaces[-1]["name"]])
+    for name in DIMENSIONS:
+        for stage, choices in enumerate(getattr(last, name)):
+            assert choices and all(choice > 0 for choice in choices) and len(set(choices)) == len(choices)
+            if name == "window_size" and choices != getattr(INITIAL, name)[stage]:
+                assert sum(choice >= (56, 28, 14, 7)[stage] for choice in choices) <= 1
+    assert cost_of(last.end(max)).params > 0
+
+
+def made_move(dimension: str, choices: tuple[float, ...], move: float, slope: float = 1.0, stage: int = 1) -> Move:
+    unknown: dict[str, Any] = {"errors": (), "samples": (), "slope_low": None, "slope_high": None, "confidence": None}
+    new = tuple(choice + move for choice in choices)
+    return Move(stage=stage, dimension=dimension, choices=choices, slope=slope, move=move, new_choices=new, **unknown)
+
+
+def test_repair_leaves_networks_and_the_bound_on_size_holds() -> None:
+    assert repair(made_move("depth", (2, 3, 4), -2), 56).new_choices == (1, 2)
+    assert repair(made_move("window_size", (7, 14), 7), 14).new_choices == (14,)
+    assert repair(made_move("window_size", (7, 14), 7), 56).new_choices == (14, 21)
+    gone = repair(made_move("num_heads", (1, 2), -4), 56)
+    assert (gone.move, gone.new_choices, gone.note) == (0, (1, 2), "nothing would be left, so it stays")
+    moves = [made_move("depth", (2, 3, 4), 2, -0.9, 1), made_move("depth", (2, 3, 4), 2, -2.0, 3)]
+    grown, _ = moved_space(INITIAL, moves, Rules(), Geometry())
+    assert grown.depth == ((4, 5, 6), (2, 3, 4), (4, 5, 6), (2, 3, 4))
+    bounded, made = moved_space(INITIAL, moves, Rules(most_size=grown.count - 1), Geometry())
+    assert bounded.depth == ((2, 3, 4), (2, 3, 4), (4, 5, 6), (2, 3, 4)) and bounded.count < grown.count
+    assert "taken back" in made[0].note and made[1].note == ""
+
+
+def test_too_few_networks_or_windows_that_are_the_same_do_not_move() -> None:
+    few = decide(1, "depth", (1, 2), [[1.0] * 20, [50.0] * 19], Rules())
+    assert (few.move, few.slope, few.note) == (0, None, "fewer than 20 networks with a choice")
+    same = decide(4, "window_size", (7, 14), [[1.0] * 20, [50.0] * 20], Rules(), side=7)
+    assert (same.move, same.note) == (0, "every window covers the map")
+
+
+def test_ranks_in_place_of_errors() -> None:
+    gains = [3.0, 1.0, 2.0, 2.0]
+    expected = [100 * (sum(o > g for o in gains) + sum(o == g for o in gains) / 2) / 4 for g in gains]
+    assert ranked_errors(gains) == expected
+
+
+def test_a_choice_is_in_all_blocks_and_the_rest_stays() -> None:
+    assert len(choices_of(INITIAL, Geometry())) == 4 * (3 + 3 + 3 + 3 + 2) - 2  # windows of stage 4 cover its map
+    for stage, name, choice in choices_of(INITIAL, Geometry()):
+        before = draw(free_elsewhere(INITIAL, stage, name), Random(f"{stage}{name}"))
+        kept = json.dumps(before)
+        after = with_choice(before, stage, name, choice)
+        assert after in INITIAL and json.dumps(before) == kept
+        own = after[name][stage - 1]
+        assert set(own) == {choice} if isinstance(own, list) else own == choice
+        changed = {key for key in DIMENSIONS if before[key] != after[key]}
+        assert changed <= ({name, *DIMENSIONS[2:]} if name == "depth" else {name})
+        for key in changed:
+            others = [place for place in range(4) if before[key][place] != after[key][place]]
+            assert others == [stage - 1]
+
+
+def test_pairs_take_the_chance_out_of_a_slope() -> None:
+    random = Random(0)
+    rest = [random.gauss(0, 5) for _ in range(60)]
+    errors = [[50 + one + 0.5 * place + random.gauss(0, 0.1) for one in rest] for place in range(3)]
+    paired, apart = (decide(1, "depth", (2, 3, 4), errors, Rules(), paired=flag) for flag in (True, False))
+    widths = [cast(float, one.slope_high) - cast(float, one.slope_low) for one in (paired, apart)]
+    assert paired.slope == apart.slope and widths[0] < 0.2 * widths[1]
+
+
+def shown(found: Evolved) -> list[Any]:
+    trials = [(trial.settings, trial.measured) for trial in found.trials]
+    return [found.spaces, found.moves, trials]
+
+
+def test_the_cheap_mode_follows_the_objective(tmp_path: Path) -> None:
+    """Fewer MACs are better: what costs most shrinks, nothing grows that has a sure slope."""
+    found = evolve_space(INITIAL, out=tmp_path / "a", objective="min:macs", samples=20, machine=CPU)
+    assert [len(found.spaces), len(found.moves)] == [3, 40]
+    first = [move for move in found.moves if move["iteration"] == 0]
+    moved = {(move["stage"], move["dimension"]): move["move"] for move in first}
+    assert moved[1, "depth"] < 0 and moved[1, "embed_dim"] < 0
+    assert all(move["move"] <= 0 for move in first if move["confidence"] == 1.0)
+    spaces = [cast(Windowed, SPACES[space["name"]]) for space in found.spaces]
+    assert spaces[1].depth[0] == tuple(first[0]["new_choices"])
+    largest = [cost_of(space.end(max)).macs for space in spaces]
+    assert largest[0] > largest[1] > largest[2]
+    assert [row.verdict for row in guidelines(found)][3] in ("holds", "does not hold")
+
+
+def test_limits_bind_only_where_enough_networks_satisfy_them(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"objective": "params", "samples": 2, "iterations": 1, "machine": CPU}
+    free = evolve_space(INITIAL, out=tmp_path / "a", limits=Limits(max_macs=4_700_000_000), **options)
+    assert free.spaces[0]["constrained"] is False and free.spaces[0]["share_within_limits"] < 0.05
+    assert "too few networks satisfy the limits" in free.spaces[0]["note"]
+    limits = Limits(max_macs=10_000_000_000)
+    bound = evolve_space(INITIAL, out=tmp_path / "b", limits=limits, **options)
+    assert bound.spaces[0]["constrained"] is True and bound.spaces[0]["share_within_limits"] > 0.05
+    assert all(limits.allow(cost_of(trial.settings)) for trial in bound.trials_of(0))
+    assert not all(limits.allow(cost_of(trial.settings)) for trial in free.trials_of(0))
+
+
+def test_two_iterations_on_digits_stopped_anywhere_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = evolve_space(TWO, out=tmp_path / "whole", **SETTINGS)
+    assert [space["iteration"] for space in whole.spaces] == [0, 1, 2] and len(whole.moves) == 40
+    assert all((tmp_path / "whole" / f"supernet-{number}" / "result.json").exists() for number in range(3))
+    assert all(0 <= space["error"] <= 100 for space in whole.spaces)
+    for name in ("append", "train_network"):  # it fails at the second chunk, then in the second training
+        owner: Any = space_evolution.Journal if name == "append" else space_evolution
+        real, calls = getattr(owner, name), iter(range(1000))
+
+        def failing(*arguments: Any, real: Any = real, calls: Any = calls, **options: Any) -> Any:
+            if next(calls) == 1:
+                raise KeyboardInterrupt
+            return real(*arguments, **options)
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(owner, name, failing)
+            evolve_space(TWO, out=tmp_path / "stopped", resume=True, **SETTINGS)
+    with open(tmp_path / "stopped" / "moves.jsonl", "a") as file:
+        file.write('{"step": 99, "ki')  # a line that was cut off
+    with pytest.raises(BadStudy, match=r"was made with samples=2, but got samples=4"):
+        evolve_space(TWO, out=tmp_path / "stopped", resume=True, **SETTINGS | {"samples": 4})
+    again = evolve_space(TWO, out=tmp_path / "stopped", resume=True, **SETTINGS)
+    assert shown(again) == shown(whole)
+
+
+def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    options = ["--data", "digits", "--recipe", "quick", "--epochs", "1", "--batch-size", "256", "--image-size", "8"]
+    options += ["--patch-size", "2", "--samples", "2", "--iterations", "2", "--step", "embed_dim=8"]
+    options += ["--most-steps", "1", "--device", "cpu", "--save-every", "2", "--resume", "--json"]
+    command = [sys.executable, "-m", "vitsearch", "evolve-space", TWO, *options, "--out", str(tmp_path / "killed")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "killed" / "supernet-0" / "checkpoint.safetensors").exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    found = cli("evolve-space", TWO, *options, "--out", tmp_path / "killed").json()
+    expected = cli("evolve-space", TWO, *options, "--out", tmp_path / "whole").json()
+    assert found["moves"] == expected["moves"] and found["spaces"] == expected["spaces"]
+    assert {"stage", "dimension", "slope", "move", "confidence"} <= set(found["moves"][0])
+    assert json.loads((tmp_path / "killed" / "study.json").read_text())["kind"] == "evolve-space"
+    rows = cli("guidelines", tmp_path / "killed", "--json").json()
+    assert len(rows) == 4 and {row["verdict"] for row in rows} <= {"holds", "does not hold", "undecided"}
+    assert "E-T errors" in cli("evolve-space", TWO, *options[:-1], "--out", tmp_path / "killed").out
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["s3-initial", "--rounding", "up"], "`rounding` must be trunc or floor, but got 'up'"),
+        (["s3-initial", "--tau", "0"], "`tau` must be above 0, but got 0"),
+        (["s3-initial", "--step", "width=3"], "`steps` must be positive for depth, .* but got width=3"),
+        (["s3-initial", "--step", "depth=half"], "`steps` must be as embed_dim=32, but got 'depth=half'"),
+        (["s3-initial", "--max-size", "1000"], "`most_size` must hold for the first space"),
+        (["s3-initial", "--objective", "supernet:x"], "`objective` must be a proxy or a cost"),
+        (["autoformer-tiny", "--objective", "params"], "`space` must have stages of window attention"),
+        (["s3-initial", "--subnets", "chosen"], "`candidates` must be given for subnets chosen"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, cli: Callable[..., Any], options: list[str], reason: str
+) -> None:
+    assert re.search(reason, cli("evolve-space", *options, "--out", tmp_path / "out").error())
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_evolution_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadStudy, match=r"is not a study: it has no study\.json"):
+        read_evolution(tmp_path)
+    with pytest.raises(VitsearchError, match="either `training` or `objective` must be given"):
+        evolve_space(INITIAL, out=tmp_path / "a")
+
+
+def test_figures_show_what_was_measured(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    pytest.importorskip("matplotlib")
+    found = evolve_space(INITIAL, out=tmp_path / "a", objective="params", samples=4, iterations=1, machine=CPU)
+    moved = choices_by_step(found)
+    assert moved["depth"][0] == [(2, 3, 4), tuple(found.moves[0]["new_choices"])]
+    by_space, by_depth = errors_by_space(found), errors_by_depth(found, 0)
+    assert [len(errors) for errors in by_space] == [4, 4]
+    for own in by_depth:
+        assert sorted(error for errors in own.values() for error in errors) == by_space[0]
+        assert all(errors == sorted(errors) for errors in own.values())
+    drawn = found.errors_of(0)
+    gains = [trial.measured["params"] for trial in found.trials_of(0)]
+    assert drawn[3][1] == pytest.approx(100 * (sum(g > gains[3] for g in gains) + 0.5) / len(gains), abs=0.1)
+    assert cli("guidelines", tmp_path / "a", "--figures", tmp_path / "figures").code == 0
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"evolution.svg", "depths.svg", "spaces.svg"}

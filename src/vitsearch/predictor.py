@@ -25,7 +25,7 @@ from vitsearch.architecture import Settings, brief, check_whole
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.records import parse_json, write_atomically
-from vitsearch.spaces import SPACES, Space, canonical, cost_of, decode, space_over
+from vitsearch.spaces import SPACES, Space, canonical, cost_of, decode, space_of, space_over
 
 if TYPE_CHECKING:
     from sklearn.gaussian_process import GaussianProcessRegressor
@@ -68,9 +68,9 @@ def features(space: Space, settings: Sequence[Mapping[str, Any]], geometry: Geom
     """Numbers of a fixed length for the networks of a space: summaries [n, s], and layer by layer [n, l].
 
     Summaries are knobs (the mean, where a knob is for each block), depth, width, parameters and MACs, as logarithms.
-    Layers are the values of the knobs for each block, nan behind the last one.
+    Layers are the values of the knobs for each block, nan where there is none.
     """
-    blocks = sum(len(stage.blocks) for stage in space.envelope().stages)
+    stages = [len(stage.blocks) for stage in space.envelope().stages]
     summaries: list[list[float]] = []
     layers: list[list[float]] = []
     for one in settings:
@@ -80,13 +80,18 @@ def features(space: Space, settings: Sequence[Mapping[str, Any]], geometry: Geom
         by_layer: list[float] = []
         for knob in space.knobs:
             values = one[knob.name] if isinstance(one[knob.name], (list, tuple)) else [one[knob.name]]
-            if knob.per == "network":
+            if knob.per in ("network", "stage"):
                 total += values
-            else:
-                if len(values) > blocks:
-                    raise BadSettings(f"{space.name} has up to {blocks} blocks, but got {len(values)}")
-                total.append(sum(values) / len(values))
-                by_layer += [*values, *[float("nan")] * (blocks - len(values))]
+                continue
+            groups = values if knob.per == "stage block" else [values]
+            sizes = stages if knob.per == "stage block" else [sum(stages)]
+            there = [value for group in groups for value in group if value is not None]
+            total.append(sum(there) / len(there) if there else 0.0)
+            for group, size in zip(groups, sizes, strict=True):
+                if len(group) > size:
+                    raise BadSettings(f"{space.name} has up to {size} blocks, but got {len(group)}")
+                by_layer += [float("nan") if value is None else value for value in group]
+                by_layer += [float("nan")] * (size - len(group))
         summaries.append(total)
         layers.append(by_layer)
     return np.log1p(np.array(summaries, dtype=np.float64)), np.array(layers, dtype=np.float64)
@@ -229,8 +234,9 @@ def fit(
     spelled = tuple(canonical(one) for one in networks)
     if not spelled:
         raise VitsearchError(f"there must be at least {FEWEST} networks with an accuracy each, but got none")
+    own = space_of(spelled[0])
     start = Predictor(
-        space=space_over(spelled[0]),
+        space=own if spelled[0] in own else space_over(spelled[0]),
         geometry=geometry,
         dataset=dataset,
         networks=spelled,

@@ -45,14 +45,14 @@ class Merging(nn.Module):
     def __init__(self, before: int, width: int, side: int, norm_eps: float) -> None:
         super().__init__()
         self.side = side
-        self.norm = nn.LayerNorm(4 * before, eps=norm_eps)
+        self.norm_corners = nn.LayerNorm(4 * before, eps=norm_eps)
         self.reduction = nn.Linear(4 * before, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.reshape(x.shape[0], self.side, self.side, -1)
         x = F.pad(x, (0, 0, 0, self.side % 2, 0, self.side % 2))
         corners = [x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2], x[:, 1::2, 1::2]]
-        x = self.reduction(self.norm(torch.cat(corners, -1).flatten(1, 2)))
+        x = self.reduction(self.norm_corners(torch.cat(corners, -1).flatten(1, 2)))
         return x
 
 

@@ -59,7 +59,7 @@ def read_formula(path: Path) -> Formula:
 def _register_shipped() -> None:
     for name in SHIPPED:
         formula = read_formula(Path(__file__).parent / f"discovered_{name}.json")
-        PROXIES.add(f"discovered-{name}", as_proxy(f"discovered-{name}", formula, f"Discovered here: {formula}"))
+        PROXIES.add(f"discovered-{name}", as_proxy(f"discovered-{name}", formula, f"Discovered here: {formula}."))
 
 
 _register_shipped()

@@ -246,7 +246,8 @@ def peak_memory(device: torch.device) -> int:
 
 def circumstances(device: torch.device, commit: str | None) -> dict[str, Any]:
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     machine = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} {processor()}"
     return {

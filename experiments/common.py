@@ -19,7 +19,8 @@ def circumstances(device: torch.device, commit: str | None = None) -> dict[str, 
     """Machine, versions and commit."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False).stdout.strip()
+        command = ["git", "-C", str(RESULTS.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     return {
         "device": device.type,

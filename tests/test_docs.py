@@ -38,6 +38,7 @@ TABLES = [
     "experiments/predictor_tables.py",
     "experiments/autoprox_tables.py",
     "experiments/training_tables.py",
+    "experiments/latency_tables.py",
 ]
 
 

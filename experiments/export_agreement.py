@@ -64,10 +64,11 @@ def main() -> None:
             networks = sample(space, options.networks, seed=7, geometry=GEOMETRY)
             found = [difference(drawn(settings, seed), name, seed) for seed, settings in enumerate(networks)]
             row = {"space": space, "format": name, "networks": len(networks), "largest_difference": max(found)}
-            rows.append(row | {"tolerance": FORMATS[name].tolerance, "seconds": round(time.perf_counter() - start, 1)})
+            row |= {"tolerance": FORMATS[name].tolerance, "seconds": round(time.perf_counter() - start, 1)}
+            rows.append(row | {"commit": head["commit"]})
             print(rows[-1], flush=True)
             assert max(found) <= FORMATS[name].tolerance
-            write(NAME, head | {"rows": rows})
+            write(NAME, {key: value for key, value in head.items() if key != "commit"} | {"rows": rows})
 
 
 if __name__ == "__main__":

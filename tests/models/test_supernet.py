@@ -26,6 +26,7 @@ from vitsearch.architecture import (
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.models import Supernet, build
+from vitsearch.models.skeleton import cut
 from vitsearch.models.weights import WeightBank
 from vitsearch.spaces import SPACES, Space, sample
 from vitsearch.spaces.isotropic import Isotropic
@@ -373,3 +374,12 @@ def test_other_wrong_arguments_are_named() -> None:
         Supernet(MICRO, SMALL)(torch.zeros(2, 3, 16, 16), DEEP)
     inside = dataclasses.replace(DEEP.stages[0], width=40)  # between the choices, and so no member, but a part
     Supernet(MICRO, SMALL).check(dataclasses.replace(DEEP, stages=(inside,)))
+
+
+def test_both_ends_of_merged_maps() -> None:
+    """A narrow network from the right has the last channels of each of the four corners that its stage before has."""
+    whole = torch.arange(2 * 4 * 3, dtype=torch.float64).reshape(2, 12)  # [out, four corners of 3 channels]
+    columns = [3 * corner + channel for corner in range(4) for channel in (1, 2)]
+    assert torch.equal(cut("entry.reduction.weight", whole, (1, 8), "right"), whole[-1:, columns])
+    assert torch.equal(cut("entry.norm_corners.bias", whole[0], (8,), "right"), whole[0, columns])
+    assert torch.equal(cut("entry.norm_corners.bias", whole[0], (8,)), whole[0, [column - 1 for column in columns]])

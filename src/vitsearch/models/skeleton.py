@@ -43,14 +43,19 @@ def kept_paths(x: Tensor, rate: float) -> list[Tensor]:
     return [drop_path(x.new_ones(len(x), 1, 1), rate, training=True) for _ in range(2)]
 
 
+def part(side: Side, size: int) -> slice:
+    """The first or the last `size` places."""
+    return slice(size) if side == "left" else slice(-size, None)
+
+
 def cut(name: str, whole: Tensor, shape: tuple[int, ...], side: Side = "left") -> Tensor:
     """The part of a supernet's tensor that a network of this shape has: a view, but for q, k, v, and what windows need.
 
-    Patch merging has four corners side by side: the first channels of each. A bias table for a smaller window is
-    interpolated, so that an offset has the bias of the same share of the window.
+    Patch merging has four corners side by side: the first (last) channels of each. A bias table for a smaller window
+    is interpolated, so that an offset has the bias of the same share of the window.
     """
     if name.endswith("reduction.weight") or "norm_corners." in name:
-        whole = whole.reshape(*whole.shape[:-1], 4, -1)[..., : shape[-1] // 4].flatten(-2)
+        whole = whole.reshape(*whole.shape[:-1], 4, -1)[..., part(side, shape[-1] // 4)].flatten(-2)
     if name.endswith("relative_position_bias_table") and whole.shape[0] != shape[0]:
         whole = interpolated(whole, shape[0])
     for axis, size in enumerate(shape):
@@ -67,13 +72,11 @@ def interpolated(table: Tensor, rows: int) -> Tensor:
     As products, because they add gradients up in a fixed order.
     """
     large, small = math.isqrt(table.shape[0]) // 2, math.isqrt(rows) // 2  # the farthest offsets
-    offsets = torch.arange(-small, small + 1, device=table.device, dtype=table.dtype) * (large / max(small, 1)) + large
-    weights = (
-        1 - (offsets[:, None] - torch.arange(2 * large + 1, device=table.device, dtype=table.dtype)).abs()
-    ).clamp(0)
-    return torch.einsum("ip,jq,pqh->ijh", weights, weights, table.reshape(2 * large + 1, 2 * large + 1, -1)).flatten(
-        0, 1
-    )
+    places = torch.arange(2 * large + 1, device=table.device, dtype=table.dtype)
+    wanted = torch.arange(-small, small + 1, device=table.device, dtype=table.dtype) * (large / max(small, 1)) + large
+    weights = (1 - (wanted[:, None] - places).abs()).clamp(0)
+    grid = table.reshape(len(places), len(places), -1)
+    return torch.einsum("ip,jq,pqh->ijh", weights, weights, grid).flatten(0, 1)
 
 
 class Skeleton:

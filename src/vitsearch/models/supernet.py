@@ -32,7 +32,7 @@ from vitsearch.architecture import Absent, Architecture, Attention, Block, Stage
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.models.initialise import draw_seed, initial_values
-from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, kept_paths
+from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, kept_paths, part
 from vitsearch.models.vit import (
     NetworkStage,
     VisionNetwork,
@@ -117,8 +117,8 @@ class Supernet(nn.Module):
         for index, (source, (entry, blocks)) in enumerate(zip(sources, parts, strict=True)):
             used = [("entry", source[0], entry)]
             used += [(f"blocks.{n}", source[1][n], block) for n, block in enumerate(blocks) if block is not None]
-            for place, layer, part in used:
-                tensors = part.slices(dict(layer.named_parameters()))
+            for place, layer, skeleton in used:
+                tensors = skeleton.slices(dict(layer.named_parameters()))
                 found |= {f"stages.{index}.{place}.{name}": tensor for name, tensor in tensors.items()}
         return found
 
@@ -188,11 +188,6 @@ class Supernet(nn.Module):
 
     def _factors(self, x: Tensor, rate: float) -> list[Tensor]:
         return kept_paths(x, rate) if self.training and self.drop_path_rate else []
-
-
-def part(side: Side, size: int) -> slice:
-    """The first or the last `size` places."""
-    return slice(size) if side == "left" else slice(-size, None)
 
 
 def separate_bias_tables(space: Space, network: VisionNetwork, seed: int | None) -> None:

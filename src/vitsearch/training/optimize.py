@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from timm.optim import create_optimizer_v2, param_groups_weight_decay
+from timm.optim import create_optimizer_v2, get_optimizer_info, param_groups_weight_decay
+from timm.optim.muon import Muon
 from timm.scheduler import CosineLRScheduler
 from torch import nn
 
 from vitsearch.errors import VitsearchError
+from vitsearch.training.grouped_muon import GroupedMuon
 from vitsearch.training.recipe import Recipe
 
 FUSED = ("adam", "adamw", "sgd")
@@ -30,12 +32,17 @@ def make_optimizer(recipe: Recipe, network: Any, task: nn.Module) -> torch.optim
             weight_decay_exclude_1d=recipe.decayed != "everything",
             no_weight_decay_list=spared if module is network else (),
         )
+    groups = [group for group in groups if group["params"]]
     options: dict[str, Any] = {"fused": True} if recipe.optimizer in FUSED else {}
     if "adam" in recipe.optimizer:
         options |= {"betas": recipe.betas, "eps": recipe.epsilon}
     try:
+        known = get_optimizer_info(recipe.optimizer)
+        if known.opt_class is Muon:
+            options |= {"lr": recipe.rate, "weight_decay": recipe.weight_decay, "momentum": recipe.momentum}
+            return GroupedMuon(groups, **options, **(known.defaults or {}))
         optimizer: torch.optim.Optimizer = create_optimizer_v2(
-            [group for group in groups if group["params"]],
+            groups,
             opt=recipe.optimizer,
             lr=recipe.rate,
             weight_decay=recipe.weight_decay,

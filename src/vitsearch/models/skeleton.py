@@ -16,6 +16,7 @@ from torch.func import functional_call
 from vitsearch.architecture import Block, Entry
 from vitsearch.models.builders import BLOCK_BUILDERS, ENTRY_BUILDERS
 from vitsearch.models.layers import Attention, TransformerBlock, WindowAttention
+from vitsearch.models.recorded import RecordedLayers
 
 Shape: TypeAlias = tuple[int, ...]
 Side: TypeAlias = Literal["left", "right"]
@@ -92,6 +93,7 @@ class Skeleton:
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
         self._constants: dict[torch.device, dict[str, Tensor]] = {}
         self._places: WeakKeyDictionary[nn.Module, tuple[list[Place], list[Place]]] = WeakKeyDictionary()
+        self.recorded: RecordedLayers | None = None
         self.apply: Callable[..., Tensor] = self._apply
         if compiling is not None:
             self.apply = torch.compile(MethodType(copied(Skeleton._apply), self), **compiling)
@@ -111,7 +113,10 @@ class Skeleton:
         if source not in self._places:
             self._places[source] = self.places(source)
         parameters, buffers = ({name: held[key] for name, held, key in places} for places in self._places[source])
-        return self.apply(parameters, self._own_constants(x.device) or buffers, x, factors)
+        constants = self._own_constants(x.device) or buffers
+        if self.recorded is None or not torch.is_grad_enabled() or not x.requires_grad:
+            return self.apply(parameters, constants, x, factors)
+        return self.recorded.run(self, self.apply, source, parameters, constants, x, factors)
 
     def _own_constants(self, device: torch.device) -> dict[str, Tensor]:
         """Of a window, which need not be the largest one's; for other layers those of the supernet serve."""
@@ -158,8 +163,10 @@ class Skeletons:
         fused: bool = True,
         compiling: Mapping[str, Any] | None = None,
         made_as: type[Skeleton] = Skeleton,
+        recorded: RecordedLayers | None = None,
     ) -> None:
         self.entangled, self.fused, self.compiling, self.made_as = entangled, fused, compiling, made_as
+        self.recorded = recorded
         self._made: dict[tuple[Any, ...], Skeleton] = {}
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Skeletons:
@@ -175,7 +182,9 @@ class Skeletons:
                     setattr(layer, name, KeptPath())
             if isinstance(layer, TransformerBlock):
                 cast(Attention | WindowAttention, layer.attn).fused = self.fused
-            self._made[key] = self.made_as(layer, self.entangled, self.compiling, side)
+            made = self._made[key] = self.made_as(layer, self.entangled, self.compiling, side)
+            if isinstance(layer, TransformerBlock):
+                made.recorded = self.recorded
         return self._made[key]
 
 

@@ -32,6 +32,7 @@ from vitsearch.architecture import Absent, Architecture, Attention, Block, Stage
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.models.initialise import draw_seed, initial_values
+from vitsearch.models.recorded import RecordedLayers, Recorder
 from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, kept_paths, part
 from vitsearch.models.vit import (
     NetworkStage,
@@ -139,6 +140,17 @@ class Supernet(nn.Module):
         self._skeletons = Skeletons(
             entangled=True, fused=known.fused, compiling=options or COMPILING, made_as=known.made_as
         )
+
+    def record_layers(self, recorder: Recorder) -> None:
+        """Train each layer of each shape as two launches; networks with two sides go through a layer twice, and cannot.
+
+        From here on a network has to go backward before the next one goes forward.
+        """
+        if len(self.sides) == 1:
+            known, recorded = self._skeletons, RecordedLayers(recorder)
+            self._skeletons = Skeletons(
+                entangled=True, fused=known.fused, compiling=known.compiling, made_as=known.made_as, recorded=recorded
+            )
 
     def set_fused_attention(self, fused: bool) -> None:
         """Which kernel attention uses, as `VisionNetwork.set_fused_attention` has it."""

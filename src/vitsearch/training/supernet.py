@@ -17,6 +17,7 @@ from vitsearch.architecture import Architecture, Settings
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.folder import WEIGHTS
+from vitsearch.models.recorded import GraphRecorder
 from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
 from vitsearch.spaces import SPACES, Space, cost_of
@@ -61,6 +62,8 @@ class SupernetTrainer(Trainer):
         """Layer by layer, since the network changes at every step and its layers have few shapes."""
         for network in (self.network, self.best_network()):
             cast(Supernet, network).compile()
+        if self.world.device.type == "cuda" and self.world.size == 1:
+            cast(Supernet, self.network).record_layers(GraphRecorder())
 
     def architectures(self) -> list[Architecture]:
         """Of the present step."""

@@ -1,0 +1,194 @@
+"""Each layer of a supernet, in each of its shapes, as two launches: one forward, one backward.
+
+A supernet trains another network at every step, so that no whole step can be recorded as a CUDA graph; but its layers
+have few shapes. Launching their kernels one by one takes the CPU as long as the GPU needs to run them, and the thread
+that prepares batches has to wait for its turn.
+
+    layer:       [input] -> forward -> [output]        recorded on fixed memory, which all shapes of a layer share
+                 [input_gradient] <- backward <- [gradient]
+    next layer:  its input is this layer's output, and its input_gradient this layer's gradient: nothing is copied
+
+What the forward keeps for the backward is in memory of the layer too. So a layer must have gone backward before
+another network goes forward through it; where it has not, the backward says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+MOST = 2048
+"""Recorded layers; what comes after is launched kernel by kernel."""
+WARM = 2
+Work = Callable[[], None]
+Apply = Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Sequence[Tensor]], Tensor]
+
+
+class Recorder(Protocol):
+    """Makes of work on fixed memory something that does it again. What is made with one `pool` shares memory."""
+
+    def pool(self) -> Any: ...
+    def warm(self, work: Work) -> None: ...
+    def record(self, work: Work, pool: Any) -> Work: ...
+
+
+class GraphRecorder:
+    """As CUDA graphs. Other threads prepare batches meanwhile, and may."""
+
+    def pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def warm(self, work: Work) -> None:
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM):  # what is compiled or chosen by trial is so by then
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+
+    def record(self, work: Work, pool: Any) -> Work:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            work()
+        return graph.replay
+
+
+class LayerMemory:
+    """Fixed memory of one layer for batches of one size, wide enough for its largest shape."""
+
+    def __init__(self, x: Tensor, width: int, pool: Any, before: LayerMemory | None) -> None:
+        size = x.numel() // x.shape[-1] * width
+        self.pool, self.uses = pool, 0
+        self.output, self.gradient = (torch.zeros(size, dtype=x.dtype, device=x.device) for _ in range(2))
+        if before is not None and before.output.numel() >= size:
+            self.input, self.input_gradient = before.output, before.gradient
+        else:
+            self.input, self.input_gradient = torch.zeros_like(self.output), torch.zeros_like(self.output)
+
+
+def filled(memory: Tensor, value: Tensor) -> Tensor:
+    """The beginning of `memory` with this value in it, which may be there already."""
+    place = memory[: value.numel()].view(value.shape)
+    if value.data_ptr() != place.data_ptr() or not value.is_contiguous():
+        place.copy_(value)
+    return place
+
+
+class RecordedLayer:
+    def __init__(
+        self,
+        apply: Apply,
+        parameters: dict[str, Tensor],
+        constants: dict[str, Tensor],
+        x: Tensor,
+        factors: Sequence[Tensor],
+        memory: LayerMemory,
+        recorder: Recorder,
+    ) -> None:
+        self.memory = memory
+        self.factors = [factor.clone() for factor in factors]
+        self.weights = list(parameters.values())
+        inputs = filled(memory.input, x.detach()).detach().requires_grad_()
+        self.output, self.gradient, self.input_gradient = (
+            flat[: x.numel()].view(x.shape) for flat in (memory.output, memory.gradient, memory.input_gradient)
+        )
+        made: list[Tensor] = []
+        found: list[Tensor | None] = []
+
+        def forward() -> None:
+            with torch.enable_grad():
+                made[:] = [apply(parameters, constants, inputs, self.factors)]
+            with torch.no_grad():
+                self.output.copy_(made[0])
+
+        def backward() -> None:
+            own, *others = torch.autograd.grad(made[0], [inputs, *self.weights], self.gradient, allow_unused=True)
+            self.input_gradient.copy_(own)
+            found[:] = others
+
+        def both() -> None:
+            forward()
+            backward()
+
+        recorder.warm(both)
+        self._forward, self._backward = recorder.record(forward, memory.pool), recorder.record(backward, memory.pool)
+        made.clear()  # its memory is free for the other shapes of this layer
+        self._found = found
+
+    def forward(self, x: Tensor, factors: Sequence[Tensor]) -> int:
+        """Which use of the layer's memory this is."""
+        filled(self.memory.input, x)
+        for own, factor in zip(self.factors, factors, strict=True):
+            own.copy_(factor)
+        self._forward()
+        self.memory.uses += 1
+        return self.memory.uses
+
+    def backward(self, gradient: Tensor, use: int) -> tuple[Tensor | None, ...]:
+        if use != self.memory.uses:
+            raise RuntimeError("another network went forward through this layer before this one went backward")
+        filled(self.memory.gradient, gradient)
+        self._backward()
+        there = [one for one in self._found if one is not None]
+        copies = iter(torch._foreach_add(there, 0))  # the next backward writes where they are
+        return self.input_gradient.detach(), *(None if one is None else next(copies) for one in self._found)
+
+
+class Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layer: RecordedLayer, factors: Sequence[Tensor], x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.layer, ctx.use = layer, layer.forward(x, factors)
+        return layer.output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        layer = cast(RecordedLayer, ctx.layer)
+        return None, None, *layer.backward(gradients[0], ctx.use)
+
+
+class RecordedLayers:
+    """Recorded when they are first needed."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._memories: WeakKeyDictionary[nn.Module, dict[Any, LayerMemory]] = WeakKeyDictionary()
+        self._outputs: dict[int, LayerMemory] = {}
+        self._made: WeakKeyDictionary[nn.Module, dict[Any, RecordedLayer]] = WeakKeyDictionary()
+        self._count = 0
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> RecordedLayers:
+        return RecordedLayers(self.recorder)  # the copy has weights of its own
+
+    def run(
+        self,
+        shape: object,
+        apply: Apply,
+        source: nn.Module,
+        parameters: dict[str, Tensor],
+        constants: dict[str, Tensor],
+        x: Tensor,
+        factors: Sequence[Tensor],
+    ) -> Tensor:
+        """`apply` on the weights of `source`. `shape` tells the shapes of a layer apart."""
+        made = self._made.setdefault(source, {})
+        key = (shape, x.shape, x.dtype, len(factors))
+        if key not in made:
+            if self._count >= MOST:
+                return apply(parameters, constants, x, factors)
+            memory = self._memory(source, x)
+            made[key] = RecordedLayer(apply, parameters, constants, x, factors, memory, self.recorder)
+            self._count += 1
+        return cast(Tensor, Replay.apply(made[key], factors, x, *parameters.values()))
+
+    def _memory(self, source: nn.Module, x: Tensor) -> LayerMemory:
+        memories = self._memories.setdefault(source, {})
+        key = (x.shape[:-1], x.dtype)
+        if key not in memories:
+            width = cast(nn.LayerNorm, source.norm1).normalized_shape[0]
+            memory = LayerMemory(x, width, self.recorder.pool(), self._outputs.get(x.data_ptr()))
+            memories[key] = self._outputs[memory.output.data_ptr()] = memory
+        return memories[key]

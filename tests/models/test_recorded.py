@@ -1,0 +1,99 @@
+"""Recorded layers against the same supernet without them. A recorder that does the work again stands for CUDA graphs:
+memory, gradients and their order are the same."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitsearch.cost import Geometry
+from vitsearch.models.recorded import Work
+from vitsearch.models.supernet import Supernet
+from vitsearch.spaces import SPACES
+
+GEOMETRY = Geometry(image_size=32, classes=10)
+
+
+class DoneAgain:
+    recorded = 0
+
+    def pool(self) -> Any:
+        return None
+
+    def warm(self, work: Work) -> None:
+        work()
+
+    def record(self, work: Work, pool: Any) -> Work:
+        self.recorded += 1
+        return work
+
+
+def supernets(space: str, **options: Any) -> tuple[Supernet, Supernet, DoneAgain]:
+    plain, recorded = (Supernet(SPACES[space], GEOMETRY, seed=3, **options).train() for _ in range(2))
+    recorder = DoneAgain()
+    recorded.record_layers(recorder)
+    return plain, recorded, recorder
+
+
+def backward(supernet: Supernet, settings: Any, images: Tensor, taps: tuple[int, ...] = ()) -> Tensor:
+    torch.manual_seed(5)  # stochastic depth
+    architecture = supernet.space.decode(settings)
+    tokens, found = supernet.trace(images, architecture, taps)
+    logits = supernet.forward_head(tokens, architecture)
+    (logits.square().sum() + sum(one.square().mean() for one in found)).backward()
+    return logits.detach()
+
+
+@pytest.mark.parametrize(("space", "taps"), [("autoformer-micro", ()), ("autoformer-micro", (0, 1)), ("pit-tiny", ())])
+def test_gradients_are_those_of_the_plain_supernet(space: str, taps: tuple[int, ...]) -> None:
+    plain, recorded, recorder = supernets(space, drop_path_rate=0.2)
+    region, random = SPACES[space].region(), Random(1)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    for _ in range(4):  # gradients add up, as those of several networks of one step do
+        settings = region.sample(random)
+        assert torch.equal(backward(plain, settings, images, taps), backward(recorded, settings, images, taps).detach())
+        for (name, one), other in zip(plain.named_parameters(), recorded.parameters(), strict=True):
+            assert (one.grad is None) == (other.grad is None), name
+            if one.grad is not None and other.grad is not None:
+                torch.testing.assert_close(one.grad, other.grad, rtol=1e-6, atol=1e-7)
+    assert recorder.recorded > 0
+    recorded_before = recorder.recorded
+    backward(recorded, settings, images, taps)
+    assert recorder.recorded == recorded_before  # what was recorded once is used again
+
+
+def test_layers_hand_over_without_copies() -> None:
+    _, recorded, _ = supernets("autoformer-micro")
+    space = recorded.space
+    images = torch.randn(2, 3, 32, 32)
+    backward(recorded, space.region().largest(), images)
+    layers = recorded._skeletons.recorded
+    assert layers is not None
+    memories = [next(iter(held.values())) for held in layers._memories.values()]
+    for before, after in pairwise(memories):
+        assert after.input.data_ptr() == before.output.data_ptr()
+        assert after.input_gradient.data_ptr() == before.gradient.data_ptr()
+
+
+def test_a_forward_before_the_backward_is_an_error() -> None:
+    _, recorded, _ = supernets("autoformer-micro")
+    architecture = recorded.space.decode(recorded.space.region().smallest())
+    images = torch.randn(2, 3, 32, 32)
+    _, (first,) = recorded.trace(images, architecture, (0,))
+    recorded(images, architecture)
+    with pytest.raises(RuntimeError, match="before this one went backward"):
+        first.backward(torch.ones_like(first))
+
+
+def test_looking_without_gradients_records_nothing() -> None:
+    plain, recorded, recorder = supernets("autoformer-micro")
+    architecture = recorded.space.decode(recorded.space.region().smallest())
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(recorded(images, architecture), plain(images, architecture))
+    assert recorder.recorded == 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from prenas_training import add_options, choose, inputs
@@ -37,7 +38,7 @@ def main() -> None:
     options = parser.parse_args()
     geometry, recipe = inputs(options)
     chosen = kept(FILE, options).get("networks") or networks(options, geometry)
-    about = {"data": options.data, "space": options.space, "recipe": recipe.to_json(), "networks": chosen}
+    about = {"data": Path(options.data).name, "space": options.space, "recipe": recipe.to_json(), "networks": chosen}
     sittings = Sittings(FILE, options, about)
     trainings = {
         f"{name}-{seed}": Training(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sittings import Sittings, add_sitting_options, kept, seed_by_seed
@@ -55,7 +56,7 @@ def main() -> None:
         {"budget": pick.budget, "settings": pick.settings, "params": pick.cost.params}
         for pick in choose(options, geometry, options.budgets, "chosen").picks
     ]
-    about = {"data": options.data, "space": options.space, "recipe": recipe.to_json(), "picks": picks}
+    about = {"data": Path(options.data).name, "space": options.space, "recipe": recipe.to_json(), "picks": picks}
     sittings = Sittings(FILE, options, about)
     names = {(scheme, seed): f"{scheme}-{seed}" for seed in range(options.seeds) for scheme in options.schemes}
     work = partial(train, options, [pick["settings"] for pick in picks], geometry, recipe)

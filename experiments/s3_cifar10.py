@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sittings import Sittings, add_sitting_options, seed_by_seed, spread
@@ -58,7 +59,7 @@ def main() -> None:
     add_sitting_options(parser)
     options = parser.parse_args()
     about = {
-        "data": options.data,
+        "data": Path(options.data).name,
         "space": options.space,
         "steps": options.step,
         "supernet_recipe": recipe_of(options, options.set).to_json(),

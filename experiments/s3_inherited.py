@@ -48,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     trained = read_supernet(options.supernet)
     drawn = sample(trained.supernet.space, options.networks, seed=0, geometry=trained.plan.geometry)
-    about = {"data": trained.plan.data, "space": trained.supernet.space.name, "networks": drawn}
+    about = {"data": Path(trained.plan.data).name, "space": trained.supernet.space.name, "networks": drawn}
     sittings = Sittings("s3_inherited.json", options, about)
     complete = sittings.run(partial(one_network, options), {str(n): (n, one) for n, one in enumerate(drawn)})
     rows = sorted(sittings.rows, key=lambda row: int(row["cell"]))

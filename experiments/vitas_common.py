@@ -71,7 +71,7 @@ class Bench:
     def about(self) -> dict[str, Any]:
         recipes = {"recipe": self.recipe.to_json(), "retrain": self.retrained.to_json()}
         trials = self.options.population * self.options.generations
-        return {"data": self.options.data, "space": self.options.space, **recipes, "trials": trials}
+        return {"data": Path(self.options.data).name, "space": self.options.space, **recipes, "trials": trials}
 
     def _recipe(self, name: str, given: list[str]) -> Recipe:
         fields = dict(each.split("=", 1) for each in given)

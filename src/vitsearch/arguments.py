@@ -95,19 +95,30 @@ def read_limits(min_params: str | None, max_params: str | None, min_macs: str | 
     )
 
 
-def read_budgets(text: str) -> tuple[tuple[int, ...], int]:
-    """`6M:11M:1M` (first, last, step) or `6M,8M`; with the first, where a bin before the first would begin."""
+def read_budgets(text: str) -> tuple[tuple[int | float, ...], int | float]:
+    """`6M:11M:1M` (first, last, step) or `6M,8M`; with the first, where a bin before the first would begin.
+
+    `5ms:10ms:1ms` and `5ms,8ms` are times, in milliseconds.
+    """
     parts = text.split(":")
     if len(parts) not in (1, 3):
         raise VitsearchError(f"`--budgets` must be FIRST:LAST:STEP or a list with commas, but got {brief(text)}")
-    read = [read_quantity("--budgets", part) or 0 for part in (parts if len(parts) == 3 else text.split(","))]
+    read = read_milliseconds if are_times(text) else read_quantity
+    numbers = [read("--budgets", part) or 0 for part in (parts if len(parts) == 3 else text.split(","))]
     if len(parts) == 1:
-        return tuple(read), 0
-    first, last, step = read
+        return tuple(numbers), 0
+    first, last, step = (Decimal(str(number)) for number in numbers)  # 0.1 ms ten times is 1 ms
     if last < first or (last - first) // step >= MOST_BUDGETS:
         rule = f"must go from FIRST up to LAST in at most {MOST_BUDGETS} steps"
         raise VitsearchError(f"`--budgets` {rule}, but got {brief(text)}")
-    return tuple(range(first, last + 1, step)), max(first - step, 0)
+    kind = type(numbers[0])
+    count = int((last - first) // step) + 1
+    return tuple(kind(first + number * step) for number in range(count)), kind(max(first - step, Decimal(0)))
+
+
+def are_times(budgets: str) -> bool:
+    """Whether any of them has a unit of time; then all must."""
+    return any(part.endswith(tuple(TIMES)) for part in budgets.replace(":", ",").split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,13 +117,13 @@ def test_shares_are_those_of_the_space(write_study: WriteStudy, tmp_path: Path) 
 
 
 def test_unknown_kinds_show_what_is_there(tmp_path: Path) -> None:
-    study = {"format": 1, "kind": "discover", "population": 20, "bench": ["a.json"], "environments": [{"torch": "2"}]}
+    study = {"format": 1, "kind": "from-later", "population": 20, "bench": ["a.json"], "environments": [{"torch": "2"}]}
     (tmp_path / "study.json").write_text(json.dumps(study))
     lines = [{"generation": number, "kendall": number / 10, "formula": {"op": "add"}} for number in range(12)]
     (tmp_path / "formulas.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = shown(tmp_path)
-    assert page["kind"] == "discover" and page["state"] == "finished" and page["done"] == 12
-    assert dict(page["asked"]) == {"population": "20", "bench": '["a.json"]'}
+    assert page["kind"] == "from-later" and page["state"] == "finished" and page["done"] == 12
+    assert dict(page["asked"]) == {"population": "20", "bench": "a.json"}
     columns = page["rows"]["formulas.jsonl"]["columns"]
     assert columns["kendall"] == [number / 10 for number in range(12)] and columns["formula"][0] == '{"op": "add"}'
 

@@ -34,7 +34,7 @@ vitsearch.tiles = (view, trials) => {
         tile(
           named(name),
           short(value),
-          view.kind === "search" ? "of the best" : view.kind === "supernet" ? "of the largest network" : null,
+          Number.isInteger(best?.trial) ? "of the best" : view.kind === "supernet" ? "of the largest network" : null,
         ),
       );
   }
@@ -46,7 +46,7 @@ vitsearch.tiles = (view, trials) => {
   const failed = view.failed ? `${view.failed} failed` : null;
   made.push(tile(view.unit, vitsearch.exact(view.done), [share, failed].filter(Boolean).join(", ")));
   const spent = view.result?.seconds ?? trials.seconds.reduce((sum, one) => sum + one, 0);
-  if (spent) made.push(tile("time spent", duration(spent), view.kind === "search" ? "evaluating" : null));
+  if (spent) made.push(tile("time spent", duration(spent), view.objectives.length ? "evaluating" : null));
   return element("dl", { class: "tiles" }, made);
 };
 
@@ -154,6 +154,28 @@ vitsearch.unbroken = (command) =>
   command
     .split(" ")
     .flatMap((word) => [vitsearch.element("span", { class: word.length < 30 ? "whole" : null }, word), " "]);
+
+// What was found beside trials: what it comes down to, warnings, and a table.
+vitsearch.findings = (view) =>
+  view.findings.map(({ title, note, lead, warnings, head, rows }, index) => {
+    const { element } = vitsearch;
+    const heads = head.map((name) => element("th", {}, name));
+    const kind = (value) => (typeof value === "number" ? "number" : value.length > 48 ? "wide" : null);
+    const cell = (value) => element("td", { class: kind(value) }, vitsearch.short(value));
+    const lines = rows.map((row) => element("tr", {}, row.map(cell)));
+    const table = element(
+      "div",
+      { class: "scroll" },
+      element("table", {}, element("thead", {}, element("tr", {}, heads)), element("tbody", {}, lines)),
+    );
+    const { made, controls } = vitsearch.block(title, `finding-${index}-${view.name}`, note);
+    if (lead) {
+      controls.append(vitsearch.copy("copy", lead));
+      made.append(element("pre", { class: "command" }, lead));
+    }
+    made.append(...warnings.map((words) => element("p", { class: "bad" }, words)), ...(rows.length ? [table] : []));
+    return { name: title, made };
+  });
 
 // Losses, accuracies and the rest of a training, a chart for each last word of the names.
 vitsearch.curves = (view) => {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +48,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES, patches_of
+from vitsearch.spaces import SPACES, patch_words, patches_of
 from vitsearch.terminal import emit, progress_bar, show, summary
 
 log = logging.getLogger("vitsearch")
@@ -279,8 +280,10 @@ def report_choice(result: Any, as_json: bool) -> None:
         cells = [budget, f"{pick.cost.params:,}", f"{pick.cost.macs:,}", *latency, *numbers]
         table.add_row(str(number), *cells, summary(pick.settings))
     show(table)
-    space = study.plan.space
-    print(f"next: vitsearch supernet train {space} --subnets balanced --candidates {study.path} --out preferred")
+    plan = study.plan
+    words = ["vitsearch", "supernet", "train", plan.space, "--candidates", str(study.path)]
+    words += ["--image-size", str(plan.geometry.image_size), *patch_words(plan.space, plan.fixed)]
+    print(f"next: {shlex.join(words)} --out preferred")
 
 
 def decimals(value: float | None) -> str:

@@ -99,7 +99,9 @@ def about(study: Mapping[str, Any]) -> str:
         name = settings.get("space")
     strategy = str(study["strategy"]).partition(":")[0] if is_prenas(study) else study.get("strategy")
     tables = study["tables"] if isinstance(study.get("tables"), list) else []
-    words = [name or study.get("timm"), strategy, *tables, study.get("data")]
+    training = study.get("training")
+    data = training.get("data") if isinstance(training, dict) else study.get("data")
+    words = [name or study.get("timm"), strategy, *tables, data]
     return ", ".join(str(word)[:60] for word in words if word)
 
 
@@ -123,6 +125,8 @@ def plain_fields(study: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if options is not None:
             found += [("strategy", "prenas"), ("budgets", budget_text(options).replace(",", ", "))]
             found += [(part, options[part]) for part in ("resource", "top", "variant", "draws", "weights")]
+        elif name in ("data", "batch_size") and study.get("training") is not None:
+            continue  # only for an objective
         elif name in OPENED and isinstance(value, dict):
             found += [(f"{name}: {part}", inner) for part, inner in value.items() if inner is not None]
         else:

@@ -116,6 +116,56 @@ def test_phone_dark_and_print(opened: Callable[..., Any], write_study: WriteStud
     assert not dark.locator("button").first.is_visible()
 
 
+def write_discovery(folder: Path) -> Path:
+    folder.mkdir()
+    plan = {"format": 1, "kind": "discover", "tables": ["a.json"], "evolution": {"evaluations": 12}, "folds": 2}
+    (folder / "study.json").write_text(json.dumps(plan | {"environments": []}))
+    with open(folder / "trials.jsonl", "w") as file:
+        for number in range(12):
+            measured = {"joint": number % 5 / 5, "size": 3 + number % 4}
+            formula = {"formula": f"abs(qkv.grad) + {EVIL}{number}"}
+            file.write(Trial(number=number, settings=formula, measured=measured, seconds=0.1).to_line())
+    row = {"score": EVIL, "kendall": 0.5, "kendall_low": None, "kendall_high": None, "above_best_size": None}
+    found = {"formula": f"exp({EVIL})", "joint": 0.8, "fold_formulas": [EVIL], "warnings": [EVIL]}
+    found["rows"] = [row | {"dataset": name} for name in (EVIL, "joint")]
+    (folder / "found.json").write_text(json.dumps(found))
+    return folder
+
+
+def test_formulas_spaces_and_slots(
+    opened: Callable[..., Any], write_study: WriteStudy, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    """A discovery, the evolution of a space, and a space with empty slots, side by side and on a phone."""
+    options = ["--objective", "macs", "--samples", 2, "--iterations", 1, "--image-size", 32, "--device", "cpu"]
+    assert cli("evolve-space", "s3-initial", *options, "--out", tmp_path / "moved", "-q").code == 0
+    slots = write_study(tmp_path / "slots", 30, "vitas-micro")
+    write_report([write_discovery(tmp_path / "formulas"), tmp_path / "moved", slots], tmp_path / "page.html")
+    page = opened(tmp_path / "page.html", viewport={"width": 390, "height": 844})
+    page.evaluate("async () => { for (const chart of vitsearch.allCharts) await chart.draw(); }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("window.evil") is None and page.locator("img").count() == 0
+    assert page.locator("#finding-0-formulas pre").inner_text() == f"exp({EVIL})"
+    assert page.locator("#finding-1-formulas tbody tr").count() == 1
+    assert page.locator("#architecture-formulas pre").inner_text() == f"abs(qkv.grad) + {EVIL}4"
+    assert page.locator("#finding-1-moved tbody tr").count() == 20
+    assert page.locator("#architecture-moved .drawing svg .hit").count() > 4
+    page.locator("#trials-moved tbody tr").nth(3).click()
+    number = int(page.locator("#architecture-moved h2").inner_text().split()[-1])
+    own = json.loads((tmp_path / "moved" / "trials.jsonl").read_text().splitlines()[number])["settings"]
+    found = page.evaluate(
+        "(number) => { const data = JSON.parse(document.getElementById('data').textContent).studies[1];"
+        "const trials = new vitsearch.Trials([]); trials.add(data.trials); return trials.settings(number); }",
+        number,
+    )
+    assert found == own
+    bars = page.locator("#space-slots .chart").nth(2).locator(".xtick text").all_text_contents()
+    assert bars == ["0", "2", "4"]
+    assert page.locator("#space-moved .chart").nth(2).locator(".xtick text").all_text_contents()[0] == "7"
+    page.fill("#trials-slots input[type=search]", "–")
+    assert page.locator("#trials-slots tbody tr").count() > 0  # networks with an empty slot
+    assert page.locator("#fronts .legendtext").all_text_contents() == ["moved", "slots"]  # formulas have no MACs
+
+
 def test_what_users_write_stays_text(opened: Callable[..., Any], write_study: WriteStudy, tmp_path: Path) -> None:
     folder = write_study(tmp_path / "a<b>&'", 12, data=EVIL, strategy=EVIL, foreign={EVIL: EVIL})
     lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]

@@ -223,6 +223,7 @@ def test_an_evolution_of_a_space_in_words(cli: Cli, tmp_path: Path) -> None:
     assert trials[best].measured["macs"] == max(trial.measured["macs"] for trial in trials) == page["best"]["value"]
     cost = cli("cost", f"{tmp_path / 'run'}#best", "--json").json()
     assert cost["macs"] == page["best"]["value"] and cost["image_size"] == 32
+    assert "but got 'bst'" in cli("cost", f"{tmp_path / 'run'}#bst").error()
     lines = (tmp_path / "run" / "moves.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "run" / "moves.jsonl").write_text("".join(lines[:5]))
     assert shown(tmp_path / "run")["state"] == "stopped"

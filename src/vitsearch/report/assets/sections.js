@@ -183,12 +183,12 @@ vitsearch.curves = (view) => {
   const groups = {};
   for (const [name, values] of Object.entries(columns)) {
     const numbers = values.filter((value) => typeof value === "number");
-    if (["epoch", "step"].includes(name) || !numbers.length || (numbers.length > 1 && new Set(numbers).size === 1))
-      continue;
-    (groups[/top1|loss/.exec(name)?.[0] ?? name] ??= []).push(name);
+    const kind = /top1|top5|loss/.exec(name)?.[0];
+    if (["epoch", "step"].includes(name) || !numbers.length || (!kind && new Set(numbers).size === 1)) continue;
+    (groups[kind ?? name] ??= []).push(name);
   }
   if (!Object.keys(groups).length) return null;
-  const order = ["loss", "top1"];
+  const order = ["loss", "top1", "top5"];
   const names = Object.keys(groups).sort((a, b) => ((order.indexOf(a) + 9) % 9) - ((order.indexOf(b) + 9) % 9));
   const grid = vitsearch.element(
     "div",
@@ -211,7 +211,7 @@ vitsearch.curves = (view) => {
             showlegend: groups[group].length > 1,
             xaxis: vitsearch.axis("epoch"),
             yaxis: vitsearch.axis(
-              group === "top1" ? "accuracy, %" : vitsearch.named(group),
+              { top1: "accuracy, %", top5: "top-5 accuracy, %" }[group] ?? vitsearch.named(group),
               group === "learning_rate" ? { tickformat: "~g" } : {},
             ),
           }),

@@ -16,9 +16,11 @@ from vitsearch.architecture import Absent, Architecture, Attention, Merge, Patch
 from vitsearch.cost import Geometry
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Trial
+from vitsearch.report import page as page_module
 from vitsearch.report.columns import Columns, parts_of
 from vitsearch.report.page import write_page
 from vitsearch.report.studies import write_report
+from vitsearch.spaces import SPACES, sample
 
 WriteStudy = Callable[..., Path]
 EVIL = '<img src=x onerror="window.evil=1"><script>window.evil=1</script>'
@@ -100,6 +102,30 @@ def test_front_drawing_and_table(opened: Callable[..., Any], write_study: WriteS
     page.locator("#trials-run tbody tr").first.click()
     assert page.locator("#architecture-run h2").inner_text() == "Trial 19"
     assert "no value" in page.locator("#architecture-run").inner_text()  # it failed, and says why
+
+
+def test_large_studies_of_large_spaces_stay_small(
+    opened: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Networks that are all different; a page of 10,000 has to stay below 6.5 MB, so one of 2,500 has a quarter."""
+    space = "vitas"
+    study = {"format": 1, "kind": "search", "space": space, "fixed": SPACES[space].fixed(), "limits": {}, "seed": 0}
+    study |= {"objectives": [{"name": "dss", "direction": "max"}], "environments": [], "wanted": 2500}
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    with open(tmp_path / "trials.jsonl", "w") as file:
+        for number, one in enumerate(sample(space, 2500, seed=1)):
+            measured = {"dss": number / 7, "params": number * 9001, "macs": number * 900_001}
+            file.write(Trial(number=number, settings=one, measured=measured, seconds=0.1).to_line())
+    monkeypatch.setattr(page_module, "PLAIN", 1000)
+    write_report([tmp_path], tmp_path / "page.html")
+    empty = len(page_module.static_page("", {"studies": []}))
+    assert (tmp_path / "page.html").stat().st_size - empty < (6_500_000 - empty) / 4 * 1.3  # tables of parts come first
+    page = opened(tmp_path / "page.html")
+    assert page.evaluate("vitsearch.data().then((data) => data.studies[0].trials.count)") == 2500
+    own = json.loads((tmp_path / "trials.jsonl").read_text().splitlines()[2499])["settings"]
+    script = """async () => { const trials = new vitsearch.Trials([]);
+      trials.add((await vitsearch.data()).studies[0].trials); return trials.settings(2499); }"""
+    assert page.evaluate(script) == own
 
 
 def test_phone_dark_and_print(opened: Callable[..., Any], write_study: WriteStudy, tmp_path: Path) -> None:

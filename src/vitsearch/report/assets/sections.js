@@ -116,11 +116,10 @@ vitsearch.digits = (text) => text.replace(/\B(?=(\d{3})+$)/g, ",");
 vitsearch.repeat = (view) => {
   const { element } = vitsearch;
   const { command, environments } = view.repeat;
-  const { made, controls } = vitsearch.block(
-    "How to repeat it",
-    `repeat-${view.name}`,
-    "The same versions, device and thread count give the same numbers.",
-  );
+  const same = "The same versions, device and thread count give the same numbers";
+  const measured = view.objectives.some(({ name }) => name === "throughput");
+  const note = measured ? `${same}, but for throughput, which is measured anew.` : `${same}.`;
+  const { made, controls } = vitsearch.block("How to repeat it", `repeat-${view.name}`, note);
   if (command) {
     controls.append(vitsearch.copy("copy command", command));
     made.append(element("pre", { class: "command" }, vitsearch.unbroken(command)));

@@ -10,7 +10,7 @@ import pytest
 from vitsearch.architecture import Absent, Architecture, Attention, Merge, Patch, Stage, WindowAttention
 from vitsearch.cost import Geometry, architecture_cost, fixed_cost
 from vitsearch.records import Trial
-from vitsearch.report.columns import ALPHABET, Coded, Columns, parts_of
+from vitsearch.report.columns import ALPHABET, Coded, Columns, choices_of, entries_of, parts_of
 from vitsearch.spaces import SPACES, decode, sample
 
 GEOMETRY = Geometry(image_size=64, classes=10)
@@ -31,15 +31,16 @@ def indices(code: str, width: int) -> list[int]:
 
 @pytest.mark.parametrize("space", sorted(SPACES))
 def test_settings_and_networks_come_back(space: str) -> None:
-    trials, columns = trials_of(space, 40), Columns(GEOMETRY)
+    trials, columns = trials_of(space, 40), Columns(GEOMETRY, SPACES[space])
     columns.extend(trials[:15])
     columns.extend(trials[15:])
     shown = json.loads(json.dumps(columns.to_json()))
     for number, trial in enumerate(trials):
         found: dict[str, Any] = {}
         for name, column in shown["settings"].items():
-            values = [column["values"][index] for index in indices(column["codes"][number], column["width"])]
-            found[name] = values if column["per"] == "block" else values[0]
+            codes = column["codes"][number].split(".")
+            parts = [[column["values"][index] for index in indices(code, column["width"])] for code in codes]
+            found[name] = {"network": parts[0][0], "stage block": parts}.get(column["per"], parts[0])
         assert found == trial.settings == columns.settings_at(number)
         tokens = indices(shown["parts"]["codes"][number], shown["parts"]["width"])
         network = decode(trial.settings)
@@ -110,9 +111,21 @@ def test_failures_gaps_and_unknown_spaces() -> None:
     assert "b" not in columns.settings_at(2)
 
 
+@pytest.mark.parametrize("space", ["s3-initial", "s3", "vitas", "vitas-micro", "pit", "autoformer-tiny"])
+def test_settings_are_few_values(space: str) -> None:
+    """Each a choice of the space, so that a study of thousands stays small."""
+    columns = Columns(GEOMETRY, SPACES[space])
+    columns.extend(trials_of(space, 60))
+    for knob in SPACES[space].knobs:
+        choices = choices_of(SPACES[space], knob)
+        assert columns.settings[knob.name].values == choices and len(choices) == len(set(map(str, choices))) < 50
+        entries = {str(one) for settings in sample(space, 300) for one in entries_of(knob, settings[knob.name])}
+        assert entries <= set(map(str, choices)), knob.name
+
+
 def test_more_values_take_more_digits() -> None:
     coded = Coded()
     for number in range(70):
-        coded.append([number])
+        coded.append(number)
     shown = coded.to_json()
     assert shown["width"] == 2 and [indices(code, 2) for code in shown["codes"]] == [[number] for number in range(70)]

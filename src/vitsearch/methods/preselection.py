@@ -11,20 +11,23 @@ of every draw, so that a stopped choice goes on with the next draw.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
-from vitsearch.architecture import brief, check_whole
+from vitsearch.architecture import Architecture, brief, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.environment import describe_environment, pick_device
 from vitsearch.errors import BadStudy, NothingFits, VitsearchError
+from vitsearch.latency import LATENCY, Speed, note_other_machine, read_speed
 from vitsearch.methods.score_tables import CODE_DROP_PATH, ScoreTables, Variant, code_images, score_tables
 from vitsearch.methods.two_steps import RELIABLE, Pick, Resource, Selector, Window
 from vitsearch.models.supernet import Supernet
@@ -47,13 +50,17 @@ log = logging.getLogger("vitsearch")
 class Budgets:
     """The budgets C = (a, a + step, ..., b) of Eq. 10, or any list of them, in growing order."""
 
-    bounds: tuple[int, ...]
-    below: int = 0
+    bounds: tuple[int | float, ...]
+    """Whole, or milliseconds of predicted latency."""
+    below: int | float = 0
     """Where the public code's first bin begins."""
 
     def __post_init__(self) -> None:
         for bound in self.bounds:
-            check_whole("budgets", bound, most=1 << 62)
+            if not isinstance(bound, float):
+                check_whole("budgets", bound, most=1 << 62)
+            elif not 0 < bound < math.inf:
+                raise VitsearchError(f"`budgets` must be more than 0, but got {bound}")
         if not self.bounds or list(self.bounds) != sorted(set(self.bounds)):
             raise VitsearchError(f"`budgets` must grow, but got {brief(list(self.bounds))}")
 
@@ -120,6 +127,9 @@ def preselect(
     batch_size: int | None = None,
     patch_size: int | Sequence[int] | None = None,
     weights: str | None = None,
+    latency: str | Path | None = None,
+    max_latency_ms: float | None = None,
+    min_throughput: float | None = None,
     device: str = "auto",
     resume: bool = False,
     allow_changed: bool = False,
@@ -127,13 +137,17 @@ def preselect(
 ) -> Preselected:
     """Choose the `top` networks of every budget and keep them as the trials of the study `out`.
 
+    `latency` is a file of `fit_latency`: each pick then has its prediction, budgets may be of latency, and
+    `max_latency_ms` (of a batch) and `min_throughput` (images per second) bound it.
+
     `weights` is the folder of a trained supernet, in place of initial weights; draws then differ in their batches.
     `resume` goes on where a choice was stopped; the arguments must be the same.
     """
     found = check_space(space, patch_size)
     check_choices(top, draws, variant, resource, data)
-    windows = budgets.windows(variant)
-    check_windows(found, windows, resource, limits, geometry)  # what is wrong must leave no folder behind
+    windows, speed = budgets.windows(variant), read_speed(latency, max_latency_ms, min_throughput)
+    check_latency(found, geometry, budgets, resource, speed)  # what is wrong must leave no folder behind
+    check_windows(found, windows, resource, limits, geometry, speed)
     size = BATCH_SIZES[variant] if batch_size is None else check_whole("batch_size", batch_size)
     passes = Pass(
         space=found,
@@ -147,7 +161,7 @@ def preselect(
     )
     options: dict[str, Any] = {"budgets": budgets, "resource": resource, "top": top, "variant": variant, "draws": draws}
     options |= {} if weights is None else {"weights": weights}
-    plan = plan_of(passes, options, limits or Limits(), data)
+    plan = plan_of(passes, options, limits or Limits(), speed, data)
     environment, path = describe_environment(chosen), Path(out)
     environment |= {} if weights is None else {"supernets": {weights: digest_of(weights)}}
     with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
@@ -155,7 +169,7 @@ def preselect(
         began = time.perf_counter()
         tables = draw_tables(passes, draws, path, progress)
         selector = Selector(found, tables, geometry=geometry, variant=variant)
-        picks = selector.picks(windows, top=top, resource=resource, limits=plan.limits, seed=seed)
+        picks = selector.picks(windows, top=top, resource=resource, limits=plan.limits, speed=speed, seed=seed)
         write_picks(study, journal, picks, time.perf_counter() - began)
         warn(picks, windows, draws, resource)
         if not selector.heads_matter:
@@ -164,7 +178,7 @@ def preselect(
     return Preselected(study=study, picks=picks, stopped=f"chose {len(picks)} networks by {draws} draws")
 
 
-def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, data: str) -> Plan:
+def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, speed: Speed | None, data: str) -> Plan:
     """The study's plan. All networks share weights; what is PreNAS's own is in the name of the strategy."""
     return Plan(
         space=passes.space.name,
@@ -177,6 +191,7 @@ def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, data: str)
         data=data,
         batch_size=passes.batch_size,
         weights="shared",
+        speed=speed.limits if speed else None,
     )
 
 
@@ -199,14 +214,41 @@ def check_choices(top: int, draws: int, variant: str, resource: str, data: str) 
         raise VitsearchError(f"`data` must be noise for variant code, which has no labels, but got {data!r}")
 
 
+def check_latency(space: Space, geometry: Geometry, budgets: Budgets, resource: Resource, speed: Speed | None) -> None:
+    if resource != "latency" and any(isinstance(bound, float) for bound in budgets.bounds):
+        raise VitsearchError(f"`budgets` must be whole for resource {resource}, but got {brief(list(budgets.bounds))}")
+    if speed is not None:
+        speed.model.check(space, geometry)
+        note_other_machine(speed.model)
+    elif resource == "latency":
+        raise VitsearchError("`latency` must be a file of `vitsearch fit-latency` for resource latency, but got none")
+
+
 def check_windows(
-    space: Space, windows: Sequence[Window], resource: Resource, limits: Limits | None, geometry: Geometry
+    space: Isotropic,
+    windows: Sequence[Window],
+    resource: Resource,
+    limits: Limits | None,
+    geometry: Geometry,
+    speed: Speed | None,
 ) -> None:
-    """Whether anything fits; raises `NothingFits`."""
-    used = sorted(getattr(cell.cost, resource) for cell in space.region(limits, geometry).cells)
-    if not any(low <= value < high for low, high in windows for value in used):
+    """Whether anything fits; raises `NothingFits`. Latency is a matter of isomers: here only the ends are known."""
+    if resource == "latency" and speed is not None:
+        used: list[float] = sorted(speed.latency_ms(plan) for plan in uniform_networks(space))
+        fits = any(low <= used[-1] and high > used[0] for low, high in windows)
+    else:
+        used = sorted(getattr(cell.cost, resource) for cell in space.region(limits, geometry).cells)
+        fits = any(low <= value < high for low, high in windows for value in used)
+    if not fits:
         asked = ", ".join(f"{low} <= {resource} < {high}" for low, high in windows)
-        raise NothingFits(f"no architecture of {space.name} has {asked}; its {resource} are {used[0]} to {used[-1]}")
+        raise NothingFits(f"no architecture of {space.name} has {asked}; there is {used[0]} to {used[-1]}")
+
+
+def uniform_networks(space: Isotropic) -> Iterator[Architecture]:
+    """All with equal blocks. What is a sum over blocks, as latency is, has its least and its most among them."""
+    for width, depth, heads, ratio in itertools.product(space.embed_dim, space.depth, space.num_heads, space.mlp_ratio):
+        each = {"num_heads": [heads] * depth, "mlp_ratio": [ratio] * depth}
+        yield space.decode(space.settings(embed_dim=width, depth=depth, **each))
 
 
 def trained_supernet(folder: str, space: Space, geometry: Geometry) -> Supernet:
@@ -261,6 +303,7 @@ def measured(pick: Pick) -> dict[str, float]:
         "agreement_ratios": pick.agreement_ratios,
         "params": pick.cost.params,
         "macs": pick.cost.macs,
+        LATENCY: pick.latency_ms,
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -269,7 +312,7 @@ def warn(picks: Sequence[Pick], windows: Sequence[Window], draws: int, resource:
     """Of budgets that nothing fits, and of allocations that other draws would change."""
     for low, high in windows:
         if not any(pick.budget == high for pick in picks):
-            log.warning("note: no network has %d <= %s < %d", low, resource, high)
+            log.warning("note: no network has %s <= %s < %s", low, resource, high)
     if draws == 1:
         log.warning("note: one draw does not show how much of the picks is noise; --draws 8 does")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,12 +56,7 @@ def test_costs_of_the_parts_add_up(space: str) -> None:
         blocks = sum(part["params"] for part in parts if part["part"] == "block")
         entries = sum(part["params"] for part in parts if part["part"] == "stage")
         sides, extra = network.sides(64), int(network.class_token)
-        empty = Architecture(
-            stages=tuple(Stage(entry=stage.entry, width=stage.width, blocks=()) for stage in network.stages),
-            class_token=network.class_token,
-            position=network.position,
-            readout=network.readout,
-        )
+        empty = replace(network, stages=tuple(replace(stage, blocks=()) for stage in network.stages))
         assert blocks + fixed_cost(empty, GEOMETRY, sides, extra).params == architecture_cost(network, GEOMETRY).params
         assert 0 < entries < fixed_cost(empty, GEOMETRY, sides, extra).params
 

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitsearch.architecture import Architecture, Settings
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.folder import WEIGHTS
+from vitsearch.models.skeleton import Side
 from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
 from vitsearch.spaces import SPACES, Space, cost_of
+from vitsearch.training.calibration import calibrated
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.preferred import scheme_of
@@ -51,9 +53,10 @@ class SupernetTrainer(Trainer):
         *arguments: Any,
         scheme: str,
         candidates: Sequence[Settings] | None = None,
+        calibration: Iterable[Batch] = (),
         **options: Any,
     ) -> None:
-        self.space, self.candidates = supernet.space, candidates
+        self.space, self.candidates, self.calibration = supernet.space, candidates, calibration
         self.scheme = scheme_of(scheme, supernet.space, candidates)
         super().__init__(supernet, *arguments, **options)
 
@@ -80,16 +83,31 @@ class SupernetTrainer(Trainer):
         ends = dict(zip(("smallest", "largest"), ends_of(self.space, self.candidates), strict=True))
         for name, settings in ends.items():
             supernet, architecture = cast(Supernet, self.best_network()), self.space.decode(settings)
-            measured = accuracy(supernet, architecture, batches, self.world, self.recipe.precision)
+            precision = self.recipe.precision
+            measured = accuracy(supernet, architecture, batches, self.world, precision, self.calibration)
             found |= {f"{name}_{what}": value for what, value in measured.items() if what != "images"}
         return found | {"top1": sum(found[f"{name}_top1"] for name in ends) / len(ends)}
 
 
 def accuracy(
-    supernet: Supernet, architecture: Architecture, batches: Iterable[Batch], world: World, precision: str
+    supernet: Supernet,
+    architecture: Architecture,
+    batches: Iterable[Batch],
+    world: World,
+    precision: str,
+    calibration: Iterable[Batch],
 ) -> dict[str, float]:
-    """Of one network with the weights it inherits; the mean where the supernet has two sides."""
-    found = [evaluate(Subnet(supernet, architecture, side), batches, world, precision) for side in supernet.sides]
+    """Of one network with the weights it inherits; the mean where the supernet has two sides.
+
+    Where it has BatchNorm, with statistics from `calibration`, batches of the training part.
+    """
+
+    def network(side: Side) -> nn.Module:
+        if supernet.batch_norm:
+            return calibrated(supernet, architecture, calibration, precision, side)
+        return Subnet(supernet, architecture, side)
+
+    found = [evaluate(network(side), batches, world, precision) for side in supernet.sides]
     return {name: sum(one[name] for one in found) / len(found) for name in found[0]}
 
 

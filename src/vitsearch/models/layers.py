@@ -445,7 +445,7 @@ class Merging(nn.Module):
 
 def as_map(tokens: Tensor, side: int) -> Tensor:
     """[B, N, C] to [B, C, side, side]: a view."""
-    return tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
+    return tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
 
 
 def as_tokens(x: Tensor) -> Tensor:

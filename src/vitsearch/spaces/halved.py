@@ -222,13 +222,16 @@ class HalvedRegion(Region):
         region = HalvedRegion(self.space, self.geometry, limits)
         region.__dict__["halves"] = self.halves
         if not region.size:
-            ends = [[int(min(h.first[:, a].min() + h.second[:, a].min() for h in self.halves)) for a in (0, 1)]]
-            ends += [[int(max(h.first[:, a].max() + h.second[:, a].max() for h in self.halves)) for a in (0, 1)]]
-            raise NothingFits(
-                f"no architecture of {space} satisfies {limits}; they have "
-                f"params={ends[0][0]} to {ends[1][0]}, macs={ends[0][1]} to {ends[1][1]}"
-            )
+            spans = ", ".join("{}={} to {}".format(name, *self.span(name)) for name in ("params", "macs"))
+            raise NothingFits(f"no architecture of {space} satisfies {limits}; they have {spans}")
         return region
+
+    def span(self, resource: str) -> tuple[int, int]:
+        """The least and the most of it that any member has, whatever the limits."""
+        axis = ("params", "macs").index(resource)
+        least = min(halves.first[:, axis].min() + halves.second[:, axis].min() for halves in self.halves)
+        most = max(halves.first[:, axis].max() + halves.second[:, axis].max() for halves in self.halves)
+        return int(least), int(most)
 
     def _end(self, which: Callable[..., Any], place_of: Callable[[Numbers], Any]) -> Settings:
         found = []

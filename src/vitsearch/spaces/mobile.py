@@ -93,10 +93,10 @@ class Mobile(Space):
         values, _ = self.read(settings)
         depth, width, kernel = (_numbers(name, values[name]) for name in KNOBS[1:])
         stages = [Stage(entry=FIRST, width=width[0], blocks=())]
-        for number in range(STAGES):
-            entry, block = _parts(number, check_kernel(kernel[number]))
-            blocks = (block,) * (check_whole("depth", depth[number], most=1024) - 1)
-            stages.append(Stage(entry=entry, width=width[number + 1], blocks=blocks))
+        for number in range(1, STAGES + 1):
+            entry, block = stage_parts(number, check_kernel(kernel[number - 1]))
+            blocks = (block,) * (check_whole("depth", depth[number - 1], most=1024) - 1)
+            stages.append(Stage(entry=entry, width=width[number], blocks=blocks))
         stages.append(Stage(entry=LAST, width=width[-1], blocks=()))
         return Architecture(
             stages=tuple(stages),
@@ -136,19 +136,21 @@ class Mobile(Space):
     def step_cost(self, number: int, before: int, step: Step, resolution: int, geometry: Geometry) -> Cost:
         side = resolution // math.prod((FIRST.stride, *STRIDES)[: number + 1])
         width = step[0]
-        if number == 0:
-            return entry_cost(FIRST, before, width, side, 0)
-        if number > STAGES:
-            params, macs = entry_cost(LAST, before, width, side, 0)
-            return Cost(params + (width + 1) * geometry.classes, macs + width * geometry.classes)
-        entry, block = _parts(number - 1, step[2])
-        begun, each = entry_cost(entry, before, width, side, 0), block_cost(block, width, side, 0)
-        return Cost(begun.params + (step[1] - 1) * each.params, begun.macs + (step[1] - 1) * each.macs)
+        depth, kernel = step[1:] or (1, 1)
+        entry, block = stage_parts(number, kernel)
+        params, macs = entry_cost(entry, before, width, side, 0)
+        more, classes = block_cost(block, width, side, 0), geometry.classes if number > STAGES else 0
+        params += (depth - 1) * more.params + (width + 1) * classes
+        return Cost(params, macs + (depth - 1) * more.macs + width * classes)
 
     def linked(self, resolution: int, steps: Sequence[Step]) -> Settings:
         """Settings from what each step has."""
         depth, kernel = ([step[place] for step in steps[1:-1]] for place in (1, 2))
         return self.settings(resolution=resolution, depth=depth, width=[step[0] for step in steps], kernel=kernel)
+
+    def size_group(self, settings: Mapping[str, Any]) -> Any:
+        """Resolution and total depth: with the widths of all stages too, hardly two networks would be alike."""
+        return [settings["resolution"], sum(settings["depth"])]
 
     def whole(self, geometry: Geometry) -> Region:
         return HalvedRegion(self, geometry)
@@ -176,9 +178,12 @@ def check_resolution(value: object) -> int:
 
 
 @lru_cache(maxsize=256)
-def _parts(number: int, kernel: int) -> tuple[Bottleneck, InvertedResidual]:
-    expansion = EXPANSIONS[number]
-    entry = Bottleneck(expansion=expansion, kernel=kernel, stride=STRIDES[number])
+def stage_parts(number: int, kernel: int) -> tuple[Convolution | Bottleneck, InvertedResidual]:
+    """The entry of step `number` and its further blocks; the first and the last step are convolutions without any."""
+    if not 1 <= number <= STAGES:
+        return (FIRST if number == 0 else LAST), InvertedResidual(expansion=1, kernel=1)
+    expansion = EXPANSIONS[number - 1]
+    entry = Bottleneck(expansion=expansion, kernel=kernel, stride=STRIDES[number - 1])
     return entry, InvertedResidual(expansion=expansion, kernel=kernel)
 
 

@@ -257,7 +257,7 @@ def make_trainer(
     }
     if isinstance(network, Supernet):
         assert plan.subnets is not None
-        options |= {"scheme": plan.subnets, "candidates": plan.candidates}
+        options |= {"scheme": plan.subnets, "candidates": plan.candidates, "in_place": plan.in_place_distillation}
         options["calibration"] = calibration_batches(network, plan, dataset, world.device, how.workers)
         return SupernetTrainer(network, task, plan.recipe, loader, validation, **options)
     return Trainer(network, task, plan.recipe, loader, validation, **options)

@@ -2,11 +2,16 @@
 
 Which ones is a function of (seed, step), so that all processes train the same and a resumed training goes on with the
 same. Their gradients add up; the loss that is reported is their mean.
+
+In-place distillation (Yu et al., BigNAS, ECCV 2020; Yu and Huang, ICCV 2019): every step trains the largest network,
+of the candidates where there are some, on the labels, and its others on its probabilities in place of them. In a
+sandwich the largest is among them anyway; a step of another scheme has it in addition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -34,11 +39,11 @@ from vitsearch.training.transfer import load_weights
 class SupernetStep(Step):
     def forward(
         self, images: Tensor, targets: Tensor, architecture: Architecture | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, Tensor]:
         assert architecture is not None
         with torch.autocast(self.kind, self.dtype, enabled=self.dtype != torch.float32):
             outcome = self.task.losses(Subnet(cast(Supernet, self.network), architecture), images, targets)
-        return outcome.loss.float(), outcome.parts
+        return outcome.loss.float(), outcome.logits.detach()
 
 
 class SupernetTrainer(Trainer):
@@ -54,9 +59,11 @@ class SupernetTrainer(Trainer):
         scheme: str,
         candidates: Sequence[Settings] | None = None,
         calibration: Iterable[Batch] = (),
+        in_place: bool = False,
         **options: Any,
     ) -> None:
         self.space, self.candidates, self.calibration = supernet.space, candidates, calibration
+        self.in_place = in_place
         self.scheme = scheme_of(scheme, supernet.space, candidates)
         super().__init__(supernet, *arguments, **options)
 
@@ -65,16 +72,25 @@ class SupernetTrainer(Trainer):
         for network in (self.network, self.best_network()):
             cast(Supernet, network).compile()
 
+    @cached_property
+    def largest(self) -> Settings:
+        return ends_of(self.space, self.candidates)[1]
+
     def architectures(self) -> list[Architecture]:
-        """Of the present step."""
+        """Of the present step; where the largest network teaches the others, it comes first."""
         chosen = self.scheme.choose(self.space, self.seed, self.position.step)
+        if self.in_place:
+            chosen = [self.largest, *(settings for settings in chosen if settings != self.largest)]
         return [self.space.decode(settings) for settings in chosen]
 
     def _gradients(self, images: Tensor, targets: Tensor, pieces: int) -> Tensor:
         losses = []
         for number, architecture in enumerate(self.architectures()):
             seed_generators(seed_of(self.seed, "step", self.position.step, self.world.rank, number))
-            losses.append(self.add_gradients(images, targets, pieces, architecture))
+            seen: list[Tensor] = []
+            losses.append(self.add_gradients(images, targets, pieces, architecture, seen=seen))
+            if self.in_place and number == 0:
+                targets = torch.cat(seen).float().softmax(1)  # for all that follow
         return torch.stack(losses).mean()
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:

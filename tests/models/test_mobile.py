@@ -15,7 +15,7 @@ from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.errors import BadSettings
 from vitsearch.models import Supernet, build
-from vitsearch.models.layers import resized
+from vitsearch.models.convolution import resized
 from vitsearch.spaces import SPACES, sample
 from vitsearch.training.calibration import calibrated
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from vitsearch import architecture as blueprint
-from vitsearch.models import layers
+from vitsearch.models import convolution, layers
 
 BlockBuilder = Callable[..., nn.Module]
 
@@ -27,7 +27,7 @@ def window_block(block: blueprint.WindowAttention, width: int, side: int, eps: f
 
 
 def inverted_block(block: blueprint.InvertedResidual, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
-    return layers.InvertedResidual(block, width, side, eps, drop_path)
+    return convolution.InvertedResidual(block, width, side, eps, drop_path)
 
 
 def absent_block(block: blueprint.Absent, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
@@ -46,13 +46,13 @@ BLOCK_BUILDERS: dict[type[Any], BlockBuilder] = {
 def convolution_entry(
     entry: blueprint.Convolution, before: int, width: int, side: int, eps: float, token: bool
 ) -> nn.Module:
-    return layers.Convolution(entry, before, width, side, eps)
+    return convolution.Convolution(entry, before, width, side, eps)
 
 
 def bottleneck_entry(
     entry: blueprint.Bottleneck, before: int, width: int, side: int, eps: float, token: bool
 ) -> nn.Module:
-    return layers.Inverted(before, width, entry.expansion, entry.kernel, entry.stride, side, eps)
+    return convolution.Inverted(before, width, entry.expansion, entry.kernel, entry.stride, side, eps)
 
 
 ENTRY_BUILDERS: dict[type[Any], Callable[..., nn.Module]] = {

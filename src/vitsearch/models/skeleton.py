@@ -70,7 +70,8 @@ def cut(name: str, whole: Tensor, shape: tuple[int, ...], side: Side = "left") -
         whole = interpolated(whole, shape[0])
     for axis, size in enumerate(shape):
         if (spare := whole.shape[axis] - size) != 0:
-            start = spare // 2 if axis > 1 else 0 if side == "left" else spare
+            middle = len(shape) == 4 and axis > 1
+            start = spare // 2 if middle else 0 if side == "left" else spare
             whole = whole.narrow(axis, start, size)
     if ".qkv." in name:
         whole = whole.reshape(-1, 3, *shape[1:]).transpose(0, 1).flatten(0, 1)  # their rows take turns

@@ -46,8 +46,8 @@ from vitsearch.architecture import (
 )
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.models.convolution import resized
 from vitsearch.models.initialise import draw_seed, initial_values
-from vitsearch.models.layers import resized
 from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, forget_statistics, kept_paths, part
 from vitsearch.models.vit import (
     NetworkStage,

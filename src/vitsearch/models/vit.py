@@ -22,6 +22,7 @@ from vitsearch.architecture import Architecture
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings
 from vitsearch.models import builders, layers
+from vitsearch.models.convolution import as_map, resized
 from vitsearch.models.initialise import initialise
 from vitsearch.models.resize import resize_tables
 from vitsearch.models.skeleton import COMPILED, Skeletons, kept_paths
@@ -110,7 +111,7 @@ class VisionNetwork(nn.Module):
     def _checked(self, x: Tensor) -> Tensor:
         """Images as they must come, in the size that the first entry takes."""
         check_input(x, self.in_chans, self.image_size)
-        return layers.resized(x, self.architecture.resolution)
+        return resized(x, self.architecture.resolution)
 
     def _trace(self, x: Tensor) -> Tensor:
         x = self._checked(x)
@@ -184,7 +185,7 @@ class VisionNetwork(nn.Module):
 
     def _intermediate(self, x: Tensor, side: int, output_fmt: str) -> tuple[Tensor, Tensor]:
         prefix, patches = x[:, : self.num_prefix_tokens], x[:, self.num_prefix_tokens :]
-        return layers.as_map(patches, side) if output_fmt == "NCHW" else patches, prefix
+        return as_map(patches, side) if output_fmt == "NCHW" else patches, prefix
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True

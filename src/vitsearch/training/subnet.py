@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from vitsearch.architecture import Architecture
 from vitsearch.errors import VitsearchError
-from vitsearch.models.layers import as_map
+from vitsearch.models.convolution import as_map
 from vitsearch.models.skeleton import Side
 from vitsearch.models.supernet import Supernet
 from vitsearch.models.vit import feature_info

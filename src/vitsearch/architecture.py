@@ -249,6 +249,8 @@ class Architecture:
             check_follows(earlier.width, later, self.class_token)
 
     def _check_resolution(self) -> None:
+        if self.resolution is not None:
+            check_whole("resolution", self.resolution, most=1 << 13)
         convolutions = [s.entry for s in self.stages if isinstance(s.entry, Convolution | Bottleneck)]
         maps = any(InvertedResidual in map(type, stage.blocks) for stage in self.stages)
         if (convolutions or maps) and self.class_token:
@@ -258,8 +260,6 @@ class Architecture:
         strides = math.prod(entry.stride for entry in convolutions)
         if convolutions and (self.resolution is None or self.resolution % strides):
             raise BadSettings(f"`resolution` must be a multiple of {strides}, but got {self.resolution}")
-        if self.resolution is not None:
-            check_whole("resolution", self.resolution, most=1 << 13)
 
     @property
     def final_norm(self) -> bool:

@@ -149,6 +149,7 @@ def test_members_of_variants_and_other_settings() -> None:
         ("kernels=3", "Did you mean 'kernel'"),
         ("width=8/16", "one or for 9"),
         ("kernel=2", "odd"),
+        ("resolution=32+32", "twice"),
         ("depth=0", "`depth`"),
     ):
         with pytest.raises(VitsearchError, match=message):

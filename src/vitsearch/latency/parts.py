@@ -120,18 +120,20 @@ def block_features(place: Place) -> list[float]:
 def frame_features(architecture: Architecture, geometry: Geometry) -> list[float]:
     """MACs of entries and classifier, elements of the maps, a constant; of a network with or without blocks.
 
-    Where stages begin with blocks, these are of many sizes: then the weights too.
+    Where stages begin with blocks, these are most of the work: then MACs of single channels apart, and the weights.
     """
     sides, extra = architecture.sides(geometry.image_size), int(architecture.class_token)
     params, macs = fixed_cost(architecture, geometry, sides, extra)
     moved = sum(stage.width * (side * side + extra) for stage, side in zip(architecture.stages, sides, strict=True))
     if architecture.final_norm:
         return [float(macs), float(moved), 1.0]
-    stages = architecture.stages
-    for number, (before, stage) in enumerate(pairwise(stages)):
+    apart = 0
+    for number, (before, stage) in enumerate(pairwise(architecture.stages)):
         if isinstance(stage.entry, Bottleneck):
-            moved += before.width * stage.entry.expansion * (sides[number] ** 2 + sides[number + 1] ** 2)
-    return [float(macs), float(moved), float(params), 1.0]
+            hidden = before.width * stage.entry.expansion
+            moved += hidden * (sides[number] ** 2 + sides[number + 1] ** 2)
+            apart += hidden * (stage.entry.kernel * sides[number + 1]) ** 2
+    return [float(macs - apart), float(apart), float(moved), float(params), 1.0]
 
 
 def spread(found: Sequence[Any], count: int) -> list[Any]:

@@ -68,6 +68,10 @@ class Mobile(Space):
             choices = getattr(self, name)
             if len(choices) != count or not all(choices):
                 raise VitsearchError(f"`{name}` must have choices for each of {count} places, but got {brief(choices)}")
+            if any(len(set(place)) < len(place) for place in choices) or len(set(self.resolution)) < len(
+                self.resolution
+            ):
+                raise VitsearchError(f"choices of {self.name} must differ, but some are there twice")
         for resolution in self.resolution:
             check_resolution(resolution)
         for stage in self.depth:

@@ -165,11 +165,10 @@ vitsearch.drawEntry = ({ stage, before, number }, place) => {
   const names = { patch: `patch ${stage.size}`, pool: "pool 3×3", merge: "merge 2×2" };
   const stride = stage.kernel ? stage.stride === 1 : stage.stride === stage.size;
   const step = stage.stride ? (stride ? "" : `stride ${stage.stride}`) : "half";
-  made.push(label(center, middle - 36, names[stage.kind] ?? stage.kind), label(center, middle - 24, step));
-  made.push(
-    label(center, middle + 38, `${stage.width} wide`, true),
-    label(center, middle + 53, `${stage.side}×${stage.side}`),
-  );
+  const half = stage.kernel ? vitsearch.convolutionTall(stage, place) / 2 : 0;
+  const [above, below] = stage.kernel ? [middle - half - 6, middle + half + 14] : [middle - 24, middle + 38];
+  made.push(label(center, above - 12, names[stage.kind] ?? stage.kind), label(center, above, step));
+  made.push(label(center, below, `${stage.width} wide`, true), label(center, below + 15, `${stage.side}×${stage.side}`));
   made.push(
     vitsearch.hit(
       place,
@@ -189,11 +188,15 @@ vitsearch.drawBlock = ({ block, stage, number }, place) => {
   return made;
 };
 
-// As tall as its expansion, with its kernel written inside.
-vitsearch.convolutionBox = (part, { x, middle, width, size, small }) => {
-  const tall = (size.band + size.attention) * Math.min(1, (part.expansion ?? 1) / 6);
+// As tall as it is wide inside, with its kernel written on it.
+vitsearch.convolutionTall = (part, { scale, size }) =>
+  Math.max(size.band + 2, ((size.band + size.attention) * part.hidden) / scale.hidden);
+
+vitsearch.convolutionBox = (part, place) => {
+  const { x, middle, width, small } = place;
+  const tall = vitsearch.convolutionTall(part, place);
   const box = { x: x + width * 0.12, y: middle - tall / 2, width: width * 0.76, height: tall, rx: small ? 0.5 : 2.5 };
-  const made = [vitsearch.shape("rect", { ...box, style: "fill: var(--accent)" })];
+  const made = [vitsearch.shape("rect", { ...box, style: "fill: var(--accent-soft); stroke: var(--accent)" })];
   if (!small) made.push(vitsearch.label(x + width / 2, middle + 4, `${part.kernel}×${part.kernel}`, true));
   return made;
 };
@@ -281,7 +284,10 @@ vitsearch.blockInWords = (block, stage) => {
 };
 
 vitsearch.depth = (network) =>
-  network.stages.reduce((sum, stage) => sum + stage.blocks.filter((block) => block.kind !== "absent").length, 0);
+  network.stages.reduce(
+    (sum, { kind, blocks }) => sum + (kind === "bottleneck") + blocks.filter((block) => block.kind !== "absent").length,
+    0,
+  );
 
 vitsearch.inWords = (network) => {
   const stages = network.stages.map((stage) => {
@@ -294,10 +300,12 @@ vitsearch.inWords = (network) => {
 vitsearch.legend = (network) => {
   const { element } = vitsearch;
   const windows = network.stages.some((stage) => stage.blocks.some((block) => block.window));
+  const convolutions = network.stages.some((stage) => stage.kernel);
   const items = [
     ["attention: height is heads × head width, a slice for each head", "--accent"],
     ["MLP: height is hidden width, number its ratio to the width", "--second"],
   ];
+  if (convolutions) items.splice(0, 2, ["convolutions: height is the width inside, number the kernel", "--accent-soft"]);
   const made = items.map(([text, key]) => element("span", { style: `--key: var(${key})` }, text));
   made.push(element("span", { class: "thin", style: "--key: var(--stream)" }, "tokens: thickness is width"));
   if (windows) made.push(element("span", { style: "--key: var(--accent-soft)" }, "▦ window side, ⇄ shifted"));

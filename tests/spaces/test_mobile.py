@@ -154,5 +154,7 @@ def test_members_of_variants_and_other_settings() -> None:
     ):
         with pytest.raises(VitsearchError, match=message):
             SPACES[f"mobilenetv2:{name}"]
+    with pytest.raises(VitsearchError, match="less than 2"):
+        SPACES["mobilenetv2:width=8/8/8/8/8/8/8/8/8+40000"].region(geometry=Geometry(classes=9000)).largest()
     with pytest.raises(VitsearchError, match="no patches"):
         SPACE.with_patch_size(4)

@@ -24,6 +24,7 @@ Step: TypeAlias = tuple[int, ...]  # a width, then whatever else the step choose
 Numbers: TypeAlias = Any  # an array; numpy is imported where it is used
 LISTED = 4_000_000  # halves of one kind that are listed at most
 BEYOND = 1 << 62
+PARAMS_BITS, MACS_BITS = 27, 36
 
 
 class Chain(Protocol):
@@ -106,18 +107,19 @@ def links_of(space: Chain) -> list[Link]:
     return found
 
 
-class Halves:
-    """The costs of a link's halves, [ways, (params, macs)]; second ones in the order of one of the two."""
+class Halves(NamedTuple):
+    """The costs of a link's halves, [ways, (params, macs)]."""
 
-    def __init__(self, link: Link, first: Numbers, second: Numbers) -> None:
-        self.link, self.first, self.second = link, first, second
+    link: Link
+    first: Numbers
+    second: Numbers
 
     def within(self, limits: Limits) -> Fitting:
         return Fitting(self, limits)
 
 
 class Fitting:
-    """The pairs of halves within limits."""
+    """The pairs of halves within limits; `second` has second halves in the order of the resource that is limited."""
 
     def __init__(self, halves: Halves, limits: Limits) -> None:
         import numpy as np
@@ -162,21 +164,23 @@ class Fitting:
 
 
 def keys_of(costs: Numbers) -> Numbers:
-    """Parameters, then MACs, as one number; sums of them compare alike."""
-    return (costs[:, 0] << 36) + costs[:, 1]
+    """Parameters, then MACs, as one number; sums of them compare alike (`halves_of` sees that they fit)."""
+    return (costs[:, 0] << MACS_BITS) + costs[:, 1]
 
 
 class HalvedRegion(Region):
     """All members of a chain, or those within limits."""
 
-    def __init__(self, space: Chain, geometry: Geometry, limits: Limits | None = None) -> None:
+    def __init__(
+        self, space: Chain, geometry: Geometry, limits: Limits | None = None, halves: list[Halves] | None = None
+    ) -> None:
         super().__init__([], lambda place, rank: {})  # no cells are listed
-        self.space, self.geometry, self.limits = space, geometry, limits
+        self.space, self.geometry, self.limits, self._halves = space, geometry, limits, halves
         self.links = links_of(space)
 
     @cached_property
     def halves(self) -> list[Halves]:
-        return [halves_of(self.space, link, self.geometry) for link in self.links]
+        return self._halves or [halves_of(self.space, link, self.geometry) for link in self.links]
 
     @cached_property
     def fitting(self) -> list[Fitting]:
@@ -219,8 +223,7 @@ class HalvedRegion(Region):
         return self._end(max, np.argmax)
 
     def within(self, limits: Limits, space: str) -> Region:
-        region = HalvedRegion(self.space, self.geometry, limits)
-        region.__dict__["halves"] = self.halves
+        region = HalvedRegion(self.space, self.geometry, limits, self.halves)
         if not region.size:
             spans = ", ".join("{}={} to {}".format(name, *self.span(name)) for name in ("params", "macs"))
             raise NothingFits(f"no architecture of {space} satisfies {limits}; they have {spans}")
@@ -256,4 +259,9 @@ def halves_of(space: Chain, link: Link, geometry: Geometry) -> Halves:
         return space.step_cost(number, before, step, link.resolution, geometry)
 
     first = sums(link.first, geometry.channels, cost)
-    return Halves(link, first, sums(link.second, link.width, cost, start=len(link.first)))
+    second = sums(link.second, link.width, cost, start=len(link.first))
+    params, macs = (int(most) for most in first.max(0) + second.max(0))
+    if params >> PARAMS_BITS or macs >> MACS_BITS:
+        rule = f"networks of {space.name} must have less than 2^{PARAMS_BITS} parameters and 2^{MACS_BITS} MACs"
+        raise VitsearchError(f"{rule}, but got {params} and {macs}")
+    return Halves(link, first, second)

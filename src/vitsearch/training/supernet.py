@@ -3,9 +3,10 @@
 Which ones is a function of (seed, step), so that all processes train the same and a resumed training goes on with the
 same. Their gradients add up; the loss that is reported is their mean.
 
-In-place distillation (Yu et al., BigNAS, ECCV 2020; Yu and Huang, ICCV 2019): every step trains the largest network,
-of the candidates where there are some, on the labels, and its others on its probabilities in place of them. In a
-sandwich the largest is among them anyway; a step of another scheme has it in addition.
+In-place distillation (Yu et al., BigNAS, ECCV 2020; Yu and Huang, ICCV 2019): every step trains the largest network
+on the labels (the largest candidate, where the scheme draws from candidates), and its others on that one's
+probabilities in place of them. In a sandwich the largest is among them anyway; another scheme's steps have it in
+addition.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.training.calibration import calibrated
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan, read_plan
-from vitsearch.training.preferred import scheme_of
+from vitsearch.training.preferred import Preferred, scheme_of
 from vitsearch.training.randomness import seed_generators, seed_of
 from vitsearch.training.subnet import Subnet
 from vitsearch.training.trainer import Step, Trainer, evaluate
@@ -74,7 +75,8 @@ class SupernetTrainer(Trainer):
 
     @cached_property
     def largest(self) -> Settings:
-        return ends_of(self.space, self.candidates)[1]
+        """Of those that steps draw from."""
+        return ends_of(self.space, self.candidates if isinstance(self.scheme, Preferred) else None)[1]
 
     def architectures(self) -> list[Architecture]:
         """Of the present step; where the largest network teaches the others, it comes first."""

@@ -38,7 +38,7 @@ RECIPE = replace(RECIPES["quick"], epochs=2, image_size=16, learning_rate=0.01, 
 
 
 def plan(**changes: Any) -> TrainingPlan:
-    given: dict[str, Any] = {"space": {"name": NAME, "fixed": {}}, "subnets": "sandwich", "data": "digits"}
+    given: dict[str, Any] = {"space": {"name": NAME, "fixed": {}}, "subnets": "uniform", "data": "digits"}
     return TrainingPlan(**(given | {"geometry": GEOMETRY, "recipe": RECIPE, "in_place_distillation": True} | changes))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import timm
@@ -14,6 +15,7 @@ from vitsearch.architecture import Architecture, Bottleneck, Convolution, Invert
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.errors import BadSettings
+from vitsearch.export import FORMATS, untrained
 from vitsearch.models import Supernet, build
 from vitsearch.models.convolution import resized
 from vitsearch.spaces import SPACES, sample
@@ -127,3 +129,24 @@ def test_what_is_no_part_of_the_supernet_is_refused() -> None:
     for change in ({"kernel": [7] * 7}, {"depth": [3] + [2] * 6}, {"width": [24] * 9}):
         with pytest.raises(BadSettings, match="must be a part of the supernet"):
             supernet.check(SPACE.decode(largest | change))
+
+
+@pytest.mark.parametrize("resolution", [32, 64])
+@torch.no_grad()
+def test_exports_give_the_outputs_where_every_layer_matters(resolution: int, tmp_path: Path) -> None:
+    """Images of 48 px shrink or grow; statistics and scales are far from those that change nothing."""
+    settings = SPACE.region().largest() | {"resolution": resolution}
+    handover = untrained(settings, Geometry(image_size=48, classes=10))
+    generator = torch.Generator().manual_seed(0)
+    for module in handover.network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor, mean in ((module.weight, 1.0), (module.bias, 0.3), (module.running_mean, 0.2)):
+                cast(torch.Tensor, tensor).normal_(mean, 0.2, generator=generator)
+            cast(torch.Tensor, module.running_var).uniform_(0.5, 1.5, generator=generator)
+    images = torch.randn(2, 3, 48, 48, generator=generator)
+    expected = handover.network(images)
+    changed = handover.network(images.flip(0))
+    assert (expected - changed).abs().max() > 0.05 * expected.abs().max()  # the images matter
+    for format in ("timm", "torch"):
+        FORMATS[format].write(handover, tmp_path)
+        torch.testing.assert_close(FORMATS[format].run(tmp_path, images), expected, rtol=1e-4, atol=1e-5)

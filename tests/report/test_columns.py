@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from vitsearch.architecture import Absent, Architecture, Attention, Merge, Patch, Stage, WindowAttention
+from vitsearch.architecture import (
+    Absent,
+    Architecture,
+    Attention,
+    Bottleneck,
+    Convolution,
+    InvertedResidual,
+    Merge,
+    Patch,
+    Stage,
+    WindowAttention,
+)
 from vitsearch.cost import Geometry, architecture_cost, fixed_cost
 from vitsearch.records import Trial
 from vitsearch.report.columns import ALPHABET, Coded, Columns, choices_of, entries_of, parts_of
@@ -56,12 +68,7 @@ def test_costs_of_the_parts_add_up(space: str) -> None:
         blocks = sum(part["params"] for part in parts if part["part"] == "block")
         entries = sum(part["params"] for part in parts if part["part"] == "stage")
         sides, extra = network.sides(64), int(network.class_token)
-        empty = Architecture(
-            stages=tuple(Stage(entry=stage.entry, width=stage.width, blocks=()) for stage in network.stages),
-            class_token=network.class_token,
-            position=network.position,
-            readout=network.readout,
-        )
+        empty = replace(network, stages=tuple(replace(stage, blocks=()) for stage in network.stages))
         assert blocks + fixed_cost(empty, GEOMETRY, sides, extra).params == architecture_cost(network, GEOMETRY).params
         assert 0 < entries < fixed_cost(empty, GEOMETRY, sides, extra).params
 
@@ -79,6 +86,17 @@ def test_every_kind_of_part_is_named() -> None:
     assert [part.get("kind") for part in parts] == kinds
     assert [part["side"] for part in parts if part["part"] == "stage"] == [16, 8]
     assert parts[1]["window"] == 4 and parts[1]["shifted"] is True and parts[2]["params"] == 0
+
+
+def test_convolutions_say_how_wide_they_are_inside() -> None:
+    stages = (
+        Stage(entry=Convolution(kernel=3, stride=2), width=16, blocks=()),
+        Stage(entry=Bottleneck(expansion=6, kernel=5), width=24, blocks=(InvertedResidual(expansion=6, kernel=5),)),
+    )
+    network = Architecture(stages=stages, class_token=False, position="none", resolution=32)
+    parts = [value for _, value in parts_of(network, GEOMETRY)][:-1]
+    shown = [(part["kind"], part["kernel"], part["hidden"]) for part in parts]
+    assert shown == [("convolution", 3, 16), ("bottleneck", 5, 6 * 16), ("inverted_residual", 5, 6 * 24)]
 
 
 def test_parts_since_a_number_continue_those_before() -> None:

@@ -28,12 +28,15 @@ from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.environment import describe_environment, pick_device
 from vitsearch.errors import BadStudy, NothingFits, VitsearchError
 from vitsearch.latency import LATENCY, Speed, note_other_machine, read_speed
+from vitsearch.methods.one_step import ChainSelector, ChainTables, both, chain_tables, fitting_count
 from vitsearch.methods.score_tables import CODE_DROP_PATH, ScoreTables, Variant, code_images, score_tables
 from vitsearch.methods.two_steps import RELIABLE, Pick, Resource, Selector, Window
 from vitsearch.models.supernet import Supernet
 from vitsearch.records import Journal, Objective, Trial
 from vitsearch.spaces import SPACES, Space
+from vitsearch.spaces.halved import HalvedRegion
 from vitsearch.spaces.isotropic import Isotropic
+from vitsearch.spaces.mobile import Mobile
 from vitsearch.study import Plan, Study, check_same, open_or_create, study_folder
 from vitsearch.training.plan import EpochLog
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
@@ -84,7 +87,7 @@ class Preselected:
 class Pass:
     """Where the tables of a draw come from: a function of the seed and the number of the draw."""
 
-    space: Isotropic
+    space: Isotropic | Mobile
     geometry: Geometry
     variant: Variant
     source: ImageSource
@@ -93,12 +96,14 @@ class Pass:
     device: torch.device
     trained: Supernet | None = None
 
-    def tables(self, draw: int) -> ScoreTables:
+    def tables(self, draw: int) -> ScoreTables | ChainTables:
         """The first draw has the weights and the batch that `--weights shared` gives the proxies."""
         seed = seed_of(self.seed, "draw", draw) if draw else self.seed
         batch = self.source.draw(self.batch_size, self.geometry, seed)
         with borrowed_generators(self.device):
             seed_generators(seed_of(seed, "stochastic depth"))
+            if isinstance(self.space, Mobile):
+                return chain_tables(self._supernet(seed), batch)
             return score_tables(self._supernet(seed), self._images(batch), self.variant)
 
     def _supernet(self, seed: int) -> Supernet:
@@ -145,6 +150,8 @@ def preselect(
     """
     found = check_space(space, patch_size)
     check_choices(top, draws, variant, resource, data)
+    if isinstance(found, Mobile) and variant == "code":
+        raise VitsearchError(f"`variant` must be paper for {found.name}, of which there is no public code, not 'code'")
     windows, speed = budgets.windows(variant), read_speed(latency, max_latency_ms, min_throughput)
     check_latency(found, geometry, budgets, resource, speed)  # what is wrong must leave no folder behind
     check_windows(found, windows, resource, limits, geometry, speed)
@@ -168,14 +175,38 @@ def preselect(
         study = open_or_create(path, plan, environment, journal, allow_changed)
         began = time.perf_counter()
         tables = draw_tables(passes, draws, path, progress)
-        selector = Selector(found, tables, geometry=geometry, variant=variant)
-        picks = selector.picks(windows, top=top, resource=resource, limits=plan.limits, speed=speed, seed=seed)
+        selector = selector_of(found, tables, geometry, variant)
+        picks = choose(selector, windows, resource, speed, top=top, limits=plan.limits, seed=seed)
         write_picks(study, journal, picks, time.perf_counter() - began)
         warn(picks, windows, draws, resource)
         if not selector.heads_matter:
             log.warning("note: heads change no score in %s: those of the picks are the first of equals", found.name)
         study = dataclasses.replace(study, trials=tuple(journal.trials))
     return Preselected(study=study, picks=picks, stopped=f"chose {len(picks)} networks by {draws} draws")
+
+
+def selector_of(
+    space: Isotropic | Mobile, draws: Sequence[Any], geometry: Geometry, variant: Variant
+) -> Selector | ChainSelector:
+    """The choice over these tables."""
+    if isinstance(space, Mobile):
+        return ChainSelector(space, draws, geometry=geometry)
+    return Selector(space, draws, geometry=geometry, variant=variant)
+
+
+def choose(
+    selector: Selector | ChainSelector,
+    windows: Sequence[Window],
+    resource: Resource,
+    speed: Speed | None,
+    *,
+    top: int,
+    limits: Limits,
+    seed: int,
+) -> list[Pick]:
+    if isinstance(selector, ChainSelector):
+        return selector.picks(windows, top=top, resource=resource, limits=limits, seed=seed)
+    return selector.picks(windows, top=top, resource=resource, limits=limits, speed=speed, seed=seed)
 
 
 def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, speed: Speed | None, data: str) -> Plan:
@@ -195,11 +226,11 @@ def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, speed: Spe
     )
 
 
-def check_space(space: str | Space, patch_size: int | Sequence[int] | None) -> Isotropic:
+def check_space(space: str | Space, patch_size: int | Sequence[int] | None) -> Isotropic | Mobile:
     found = SPACES[space] if isinstance(space, str) else space
     found = found if patch_size is None else found.with_patch_size(patch_size)
-    if not isinstance(found, Isotropic):
-        rule = "must have one width, and heads and an MLP ratio for each block"
+    if not isinstance(found, Isotropic | Mobile):
+        rule = "must have one width, and heads and an MLP ratio for each block, or be of convolutions"
         raise VitsearchError(f"`space` {rule}, for strategy prenas, but got {found.name!r}")
     return found
 
@@ -217,6 +248,8 @@ def check_choices(top: int, draws: int, variant: str, resource: str, data: str) 
 def check_latency(space: Space, geometry: Geometry, budgets: Budgets, resource: Resource, speed: Speed | None) -> None:
     if resource != "latency" and any(isinstance(bound, float) for bound in budgets.bounds):
         raise VitsearchError(f"`budgets` must be whole for resource {resource}, but got {brief(list(budgets.bounds))}")
+    if isinstance(space, Mobile) and (speed is not None or resource == "latency"):
+        raise VitsearchError(f"`budgets` must be in params or macs for {space.name}, but got latency")
     if speed is not None:
         speed.model.check(space, geometry)
         note_other_machine(speed.model)
@@ -225,7 +258,7 @@ def check_latency(space: Space, geometry: Geometry, budgets: Budgets, resource: 
 
 
 def check_windows(
-    space: Isotropic,
+    space: Isotropic | Mobile,
     windows: Sequence[Window],
     resource: Resource,
     limits: Limits | None,
@@ -233,11 +266,17 @@ def check_windows(
     speed: Speed | None,
 ) -> None:
     """Whether anything fits; raises `NothingFits`. Latency is a matter of isomers: here only the ends are known."""
+    region = space.region(limits, geometry)
+    used: list[float]
     if resource == "latency" and speed is not None:
-        used: list[float] = sorted(speed.latency_ms(plan) for plan in uniform_networks(space))
+        assert isinstance(space, Isotropic)
+        used = sorted(speed.latency_ms(plan) for plan in uniform_networks(space))
         fits = any(low <= used[-1] and high > used[0] for low, high in windows)
+    elif isinstance(region, HalvedRegion):
+        used = list(region.span(resource))
+        fits = any(fitting_count(region, both(limits or Limits(), window, resource)) for window in windows)
     else:
-        used = sorted(getattr(cell.cost, resource) for cell in space.region(limits, geometry).cells)
+        used = sorted(getattr(cell.cost, resource) for cell in region.cells)
         fits = any(low <= value < high for low, high in windows for value in used)
     if not fits:
         asked = ", ".join(f"{low} <= {resource} < {high}" for low, high in windows)
@@ -260,9 +299,7 @@ def trained_supernet(folder: str, space: Space, geometry: Geometry) -> Supernet:
     return supernet
 
 
-def draw_tables(
-    passes: Pass, count: int, folder: Path, progress: Callable[[int, int], None] | None
-) -> list[ScoreTables]:
+def draw_tables(passes: Pass, count: int, folder: Path, progress: Callable[[int, int], None] | None) -> list[Any]:
     """The tables of every draw: those that the folder has, then the rest."""
     journal = EpochLog(folder / DRAWS)
     try:
@@ -273,7 +310,8 @@ def draw_tables(
             journal.append({"step": draw, **passes.tables(draw).to_json()})
         if progress:
             progress(count, count)
-        return [ScoreTables.from_json(row) for row in journal.rows]
+        kind = ChainTables if isinstance(passes.space, Mobile) else ScoreTables
+        return [kind.from_json(row) for row in journal.rows]
     except (KeyError, TypeError, ValueError) as error:
         raise BadStudy(f"{folder / DRAWS} is broken: {type(error).__name__}: {error}") from None
     finally:
@@ -301,6 +339,7 @@ def measured(pick: Pick) -> dict[str, float]:
         "agreement": pick.agreement,
         "agreement_heads": pick.agreement_heads,
         "agreement_ratios": pick.agreement_ratios,
+        "agreement_settings": pick.agreement_settings,
         "params": pick.cost.params,
         "macs": pick.cost.macs,
         LATENCY: pick.latency_ms,

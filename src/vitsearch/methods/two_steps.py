@@ -72,10 +72,13 @@ class Pick:
     agreement_heads: float | None
     """Between halves of the draws; None with one draw, or where all blocks have the same."""
     agreement_ratios: float | None
+    agreement_settings: float | None = None
+    """Where no allocation is chosen for its own sake: the share of equal settings, of the best of the budget."""
 
     @property
     def agreement(self) -> float | None:
-        found = [value for value in (self.agreement_heads, self.agreement_ratios) if value is not None]
+        named = (self.agreement_heads, self.agreement_ratios, self.agreement_settings)
+        found = [value for value in named if value is not None]
         return sum(found) / len(found) if found else None
 
     @property

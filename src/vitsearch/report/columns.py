@@ -15,7 +15,17 @@ from functools import lru_cache
 from string import ascii_letters, digits
 from typing import Any, cast
 
-from vitsearch.architecture import BLOCK_KINDS, ENTRY_KINDS, Architecture, Block, Entry, Settings
+from vitsearch.architecture import (
+    BLOCK_KINDS,
+    ENTRY_KINDS,
+    Architecture,
+    Block,
+    Bottleneck,
+    Convolution,
+    Entry,
+    InvertedResidual,
+    Settings,
+)
 from vitsearch.cost import IMAGENET, Geometry, block_cost, entry_cost
 from vitsearch.errors import VitsearchError
 from vitsearch.records import Trial
@@ -206,13 +216,18 @@ def parts_of(network: Architecture, geometry: Geometry) -> Iterable[tuple[Hashab
 def _stage(entry: Entry, before: int, width: int, side: int, extra: int) -> dict[str, Any]:
     cost = entry_cost(entry, before, width, side, extra)
     shown = {"part": "stage", "kind": _kind(entry, ENTRY_KINDS), "width": width, "side": side}
+    if isinstance(entry, Convolution | Bottleneck):
+        shown["hidden"] = before * entry.expansion if isinstance(entry, Bottleneck) else width
     return shown | dataclasses.asdict(entry) | cost._asdict()
 
 
 @lru_cache(maxsize=1 << 16)
 def _block(block: Block, width: int, side: int, extra: int) -> dict[str, Any]:
     cost = block_cost(block, width, side, extra)
-    return {"part": "block", "kind": _kind(block, BLOCK_KINDS)} | dataclasses.asdict(block) | cost._asdict()
+    shown: dict[str, Any] = {"part": "block", "kind": _kind(block, BLOCK_KINDS)}
+    if isinstance(block, InvertedResidual):
+        shown["hidden"] = width * block.expansion
+    return shown | dataclasses.asdict(block) | cost._asdict()
 
 
 def _kind(part: Block | Entry, kinds: Mapping[str, type[Any]]) -> str:

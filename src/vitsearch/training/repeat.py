@@ -54,6 +54,7 @@ def _what(plan: TrainingPlan, arch: str) -> list[Any]:
     if plan.sharing is not None:
         words += ["--share", plan.sharing.share, "--class-token", plan.sharing.class_token]
         words += ["--widths", plan.sharing.widths]
+    words += ["--in-place-distillation"] if plan.in_place_distillation else []
     return words
 
 

@@ -306,8 +306,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="*", default=[1000, 10_000, 100_000], help="of --only sweeps")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 4, 16, 64, 256, 512], help="of --only sweeps")
     parser.add_argument("--trials", type=int, default=8000, help="of --only searches")
-    attentive = [name for name in SPACES if SPACES[name].envelope().final_norm]  # DSS is not defined for others
-    parser.add_argument("--spaces", nargs="*", default=attentive)
+    parser.add_argument("--spaces", nargs="*", default=list(SPACES))
     parser.add_argument("--proxies", nargs="*", default=list(PROXIES))
     add_output_options(parser)
     options = parser.parse_args()

@@ -6,10 +6,12 @@
 1. one supernet, `vitsearch supernet train`, each step one network drawn knob by knob;
 2. `vitsearch search --strategy evolution --objective supernet:...` under 6 M parameters, on the validation part;
 3. from scratch, with the same recipe and each seed: the winner, 8 random networks of 5.8 to 6.0 M, the largest network
-   of the space, and 24 networks spread evenly over 5 to 10 M. Each is measured on the test part once.
+   of the space, and 24 networks spread evenly over 5 to 10 M. Each is measured on the test part once. All but the
+   winner are trained beside the supernet, `--at-once` of them; on a GPU they get on best under NVIDIA's MPS
+   (`nvidia-cuda-mps-control -d`).
 The result holds every curve, seed, number of images seen and wall time; differences stand beside the spread between
-seeds, and below it they are `not distinguishable`. `--minutes` bounds the time of step 3; a later run with the same
-`--out` does what is missing.
+seeds, and below it they are `not distinguishable`. After `--minutes` no training of step 3 is begun; a later run with
+the same `--out` does what is missing.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import fmean
+from threading import Lock
 from typing import Any
 
 import torch
@@ -53,15 +57,21 @@ def main() -> None:
     path = options.out / FILE
     found: Row = json.loads(path.read_text()) if path.exists() else {}
     found |= {"command": options.command, "data": Path(options.data).name, "space": space.name}
-    found |= about(device, options)
-    if "supernet" not in found:
-        supernet_recipe = replace(recipe, epochs=options.supernet_epochs, batch_size=options.supernet_batch)
-        found |= train_supernet(options, space, geometry, supernet_recipe, device)
-        write(FILE, found, options.out)
-    found["recipe"] = recipe.to_json()
-    retrain(options, found, geometry, recipe)
+    found |= about(device, options) | {"recipe": recipe.to_json()}
+    found.setdefault("networks", others(options, space, geometry))
+    until = time.monotonic() + 60 * options.minutes
+    with ThreadPoolExecutor(1) as beside:
+        retrained = beside.submit(retrain, options, found, geometry, recipe, until)
+        if options.at_once == 1:  # in this very process: one after the other
+            retrained.result()
+        if "supernet" not in found:
+            supernet_recipe = replace(recipe, epochs=options.supernet_epochs, batch_size=options.supernet_batch)
+            found |= train_supernet(options, space, geometry, supernet_recipe, device, found["networks"])
+            keep(options, found)
+        retrained.result()
+    found["complete"] = retrain(options, found, geometry, recipe, until)  # the winner too
     found["reading"] = read(found)
-    write(FILE, found, options.out)
+    keep(options, found)
     print(json.dumps(found["reading"], indent=1))
 
 
@@ -73,8 +83,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--space", default="autoformer-tiny")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--patch-size", type=int, default=4)
-    parser.add_argument("--supernet-epochs", type=int, default=150)
-    parser.add_argument("--supernet-batch", type=int, default=1024)
+    parser.add_argument("--supernet-epochs", type=int, default=60)
+    parser.add_argument("--supernet-batch", type=int, default=512)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--budget", type=float, default=6.0, help="millions of parameters")
     parser.add_argument("--range", type=float, nargs=2, default=(5.0, 10.0), help="of the networks that are correlated")
@@ -100,8 +110,21 @@ def about(device: torch.device, options: argparse.Namespace) -> Row:
     return {"machine": found["machine"], "versions": found["versions"], "commit": found["commit"]}
 
 
+WRITING = Lock()
+
+
+def keep(options: argparse.Namespace, found: Row) -> None:
+    with WRITING:
+        write(FILE, dict(found), options.out)
+
+
 def train_supernet(
-    options: argparse.Namespace, space: Space, geometry: Geometry, recipe: Recipe, device: torch.device
+    options: argparse.Namespace,
+    space: Space,
+    geometry: Geometry,
+    recipe: Recipe,
+    device: torch.device,
+    others: dict[str, Settings],
 ) -> Row:
     """Steps 1 and 2, and what every network of step 3 inherits."""
     plan = TrainingPlan(
@@ -131,7 +154,7 @@ def train_supernet(
     seconds = time.perf_counter() - start
     best = search.study.best
     assert best is not None
-    networks = chosen(options, space, geometry, best.settings)
+    networks = {"winner": best.settings} | others
     evaluator = SupernetEvaluator(folder, device=device)
     scores = {name: evaluator.one(settings).scores[evaluator.name] for name, settings in networks.items()}
     return {
@@ -142,8 +165,9 @@ def train_supernet(
     }
 
 
-def chosen(options: argparse.Namespace, space: Space, geometry: Geometry, best: Settings) -> dict[str, Settings]:
-    networks = {"winner": best, "largest": space.region(None, geometry).largest()}
+def others(options: argparse.Namespace, space: Space, geometry: Geometry) -> dict[str, Settings]:
+    """All networks but the winner."""
+    networks = {"largest": space.region(None, geometry).largest()}
     near = Limits(min_params=round(5.8 / 6 * options.budget * 1e6), max_params=round(options.budget * 1e6))
     networks |= draw(space, geometry, near, "random", options.random)
     low, high = options.range
@@ -160,7 +184,8 @@ def draw(space: Space, geometry: Geometry, limits: Limits, name: str, count: int
     return {f"{name}-{number}": region.sample(random) for number in range(count)}
 
 
-def retrain(options: argparse.Namespace, found: Row, geometry: Geometry, recipe: Recipe) -> None:
+def retrain(options: argparse.Namespace, found: Row, geometry: Geometry, recipe: Recipe, until: float) -> bool:
+    """What is known of the networks and not trained yet; whether all of it is done."""
     rows: list[Row] = found.setdefault("retrained", [])
     groups = [("winner", "largest", "random"), ("spread",)]
     trainings = [
@@ -174,16 +199,15 @@ def retrain(options: argparse.Namespace, found: Row, geometry: Geometry, recipe:
         if name.startswith(group)
     ]
 
-    def keep(row: Row) -> None:
-        rows.append(row)
-        write(FILE, found, options.out)
+    def done(row: Row) -> None:
+        rows.append(row | {"commit": found["commit"]})
+        keep(options, found)
         print(f"{row['name']}/{row['seed']}: {row['test_top1']:.2f} % in {row['seconds']:.0f} s", flush=True)
 
     machine = Machine(device=options.device, evaluate_every=max(1, recipe.epochs // 6), save_every=10**6)
-    until = time.monotonic() + 60 * options.minutes
     folder = options.work / "retrained"
-    found["complete"] = train_all(
-        trainings, folder, machine=machine, at_once=options.at_once, until=until, known=list(rows), keep=keep
+    return train_all(
+        trainings, folder, machine=machine, at_once=options.at_once, until=until, known=list(rows), keep=done
     )
 
 

@@ -3,28 +3,29 @@
     python experiments/prenas_from_scratch.py --data parquet:cifar10 --work runs/scratch [--budget 6M] [--device auto]
 
 All have the parameters of PreNAS's pick, within one percent and below the budget. Each is trained with every seed and
-measured on the test part once. Runs that are finished are not run again. Writes results/prenas_from_scratch.json.
+measured on the test part once. Writes results/prenas_from_scratch.json, which a later run goes on with.
 """
 
 from __future__ import annotations
 
 import argparse
-from statistics import mean, stdev
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from common import circumstances, write
 from prenas_training import add_options, choose, inputs
+from sittings import Sittings, kept, seed_by_seed, spread
+from trainings import Training, train_one
 
 from vitsearch.architecture import Settings
 from vitsearch.arguments import read_quantity
 from vitsearch.cost import Geometry, Limits
-from vitsearch.environment import pick_device
 from vitsearch.spaces import SPACES, cost_of, sample
 from vitsearch.study import run_search
 from vitsearch.training.plan import TrainingPlan
-from vitsearch.training.recipe import Recipe
-from vitsearch.training.run import Machine, train_network
+from vitsearch.training.run import Machine
 
+FILE = "prenas_from_scratch.json"
 NEAR = 0.99
 
 
@@ -36,18 +37,33 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1000, help="of the search for DSS's pick")
     options = parser.parse_args()
     geometry, recipe = inputs(options)
-    rows = []
-    for name, settings in networks(options, geometry).items():
-        results = [train(options, geometry, recipe, name, settings, seed) for seed in range(options.seeds)]
-        spread = stdev(results) if len(results) > 1 else None
-        params = cost_of(settings, geometry).params
-        rows.append({"name": name, "settings": settings, "params": params, "test_top1": results})
-        rows[-1] |= {"mean": mean(results), "deviation": spread}
-        shown = " ".join(f"{value:.2f}" for value in results)
-        print(f"{name:10s} {params / 1e6:.3f} M  {mean(results):.2f}  ({shown})", flush=True)
-    found = circumstances(pick_device(options.device), options.commit)
-    found |= {"data": options.data, "space": options.space, "recipe": recipe.to_json(), "seeds": options.seeds}
-    write("prenas_from_scratch.json", found | {"rows": rows}, options.out)
+    chosen = kept(FILE, options).get("networks") or networks(options, geometry)
+    about = {"data": Path(options.data).name, "space": options.space, "recipe": recipe.to_json(), "networks": chosen}
+    sittings = Sittings(FILE, options, about)
+    trainings = {
+        f"{name}-{seed}": Training(
+            name=name,
+            plan=TrainingPlan(settings=settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed),
+        )
+        for seed in range(options.seeds)
+        for name, settings in chosen.items()
+    }
+    work = partial(train_one, folder=options.work, machine=Machine(device=options.device))
+    complete = sittings.run(work, trainings)
+    rows = [row_of(name, settings, geometry, sittings.rows) for name, settings in chosen.items()]
+    sittings.write({"complete": complete, "seeds": options.seeds, "rows": rows})
+    for row in rows:
+        print(f"{row['name']:10s} {row['params'] / 1e6:.3f} M  {row['test_top1']} {row.get('prenas_minus_this')}")
+
+
+def row_of(name: str, settings: Settings, geometry: Geometry, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    def of(network: str) -> list[float]:
+        found = {cell["seed"]: cell["test_top1"] for cell in cells if cell["name"] == network}
+        return [found[seed] for seed in sorted(found)]
+
+    row = {"name": name, "settings": settings, "params": cost_of(settings, geometry).params, "test_top1": of(name)}
+    row |= spread(of(name)) or {}
+    return row if name == "prenas" else row | {"prenas_minus_this": seed_by_seed(of("prenas"), of(name))}
 
 
 def networks(options: argparse.Namespace, geometry: Geometry) -> dict[str, Settings]:
@@ -72,15 +88,6 @@ def networks(options: argparse.Namespace, geometry: Geometry) -> dict[str, Setti
     found["dss"] = search.study.best.settings
     drawn = sample(space, options.random, seed=0, limits=limits, geometry=geometry)
     return found | {f"random-{number}": settings for number, settings in enumerate(drawn)}
-
-
-def train(
-    options: argparse.Namespace, geometry: Geometry, recipe: Recipe, name: str, settings: dict[str, Any], seed: int
-) -> float:
-    plan = TrainingPlan(settings=settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed)
-    folder = options.work / f"{name}-{seed}"
-    done = train_network(plan, folder, machine=Machine(device=options.device), resume=True)
-    return float(done.result["test_top1"])
 
 
 if __name__ == "__main__":

@@ -3,24 +3,24 @@
     python experiments/prenas_training.py --data parquet:cifar10 --work runs/prenas [--seeds 3] [--device auto]
 
 Chooses networks for five budgets, trains a supernet for each scheme and seed at equal steps, and evaluates the chosen
-networks in each, on the validation part (nothing is chosen by it). Runs that are finished are not run again. Writes
-results/prenas_training.json.
+networks in each, on the validation part (nothing is chosen by it). Writes results/prenas_training.json, which a later
+run goes on with.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-from common import RESULTS, circumstances, write
+from sittings import Sittings, add_sitting_options, kept, seed_by_seed
 
+from vitsearch.architecture import Settings
 from vitsearch.arguments import read_budgets
 from vitsearch.cost import Geometry, Limits
 from vitsearch.data import open_training_data
-from vitsearch.environment import pick_device
 from vitsearch.evaluate import SupernetEvaluator
 from vitsearch.methods.preselection import Budgets, Preselected, preselect
 from vitsearch.spaces import SPACES
@@ -28,23 +28,21 @@ from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe, change
 from vitsearch.training.run import Machine, train_network
 
+FILE = "prenas_training.json"
 REACHED = 85.0
 """Percent: below it, networks are too little trained for a difference to count."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True)
-    parser.add_argument("--work", type=Path, required=True, help="where runs are kept, and resumed")
     parser.add_argument("--space", default="autoformer-tiny")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--patch-size", type=int, default=4)
-    parser.add_argument("--recipe", default="autoformer")
+    parser.add_argument("--recipe", default="small-images")
     parser.add_argument("--set", action="append", default=[], help="a field of the recipe: epochs=100")
     parser.add_argument("--draws", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--commit")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    add_sitting_options(parser)
 
 
 def main() -> None:
@@ -54,19 +52,20 @@ def main() -> None:
     parser.add_argument("--schemes", nargs="+", default=["balanced", "redundant"])
     options = parser.parse_args()
     geometry, recipe = inputs(options)
-    chosen = choose(options, geometry, options.budgets, "chosen")
+    picks = kept(FILE, options).get("picks") or [
+        {"budget": pick.budget, "settings": pick.settings, "params": pick.cost.params}
+        for pick in choose(options, geometry, options.budgets, "chosen").picks
+    ]
+    about = {"data": Path(options.data).name, "space": options.space, "recipe": recipe.to_json(), "picks": picks}
+    sittings = Sittings(FILE, options, about)
+    names = {(scheme, seed): f"{scheme}-{seed}" for seed in range(options.seeds) for scheme in options.schemes}
+    work = partial(train, options, [pick["settings"] for pick in picks], geometry, recipe)
+    complete = sittings.run(work, {name: cell for cell, name in names.items()})
     accuracies = {
-        scheme: [train(options, chosen, geometry, recipe, scheme, seed) for seed in range(options.seeds)]
+        scheme: [row["top1"] for seed in range(options.seeds) if (row := sittings.row(names[scheme, seed]))]
         for scheme in options.schemes
     }
-    found = circumstances(pick_device(options.device), options.commit) | {
-        "data": options.data,
-        "space": options.space,
-        "recipe": recipe.to_json(),
-        "seeds": options.seeds,
-        "rows": rows(chosen, accuracies),
-    }
-    write("prenas_training.json", found, options.out)
+    found = sittings.write({"complete": complete, "seeds": options.seeds, "rows": rows(picks, accuracies)})
     for row in found["rows"]:
         print(row["budget"], {name: row[name] for name in row if name not in ("budget", "settings")})
 
@@ -98,12 +97,12 @@ def choose(
 
 
 def train(
-    options: argparse.Namespace, chosen: Preselected, geometry: Geometry, recipe: Recipe, scheme: str, seed: int
-) -> list[float]:
+    options: argparse.Namespace, settings: list[Settings], geometry: Geometry, recipe: Recipe, cell: tuple[str, int]
+) -> dict[str, Any]:
     """Accuracy of every chosen network in the supernet of this scheme and seed."""
+    scheme, seed = cell
     space = SPACES[options.space].with_patch_size(options.patch_size)
     folder = options.work / f"{scheme}-{seed}"
-    settings = [pick.settings for pick in chosen.picks]
     plan = TrainingPlan(
         space={"name": space.name, "fixed": space.fixed()},
         subnets=scheme,
@@ -113,26 +112,24 @@ def train(
         recipe=recipe,
         seed=seed,
     )
-    train_network(plan, folder, machine=Machine(device=options.device), resume=True)
+    done = train_network(plan, folder, machine=Machine(device=options.device), resume=True)
     evaluator = SupernetEvaluator(folder, device=options.device)
     scores = [evaluator.one(one).scores[evaluator.name] for one in settings]
     print(f"{scheme} seed {seed}:", " ".join(f"{score:.2f}" for score in scores), flush=True)
-    return scores
+    curve = [{key: row[key] for key in row if key in ("epoch", "loss") or "top1" in key} for row in done.epochs]
+    about = {key: done.result[key] for key in ("images_seen", "seconds")}
+    return {"scheme": scheme, "seed": seed, "top1": scores, "curve": curve} | about
 
 
-def rows(chosen: Preselected, accuracies: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
+def rows(picks: list[dict[str, Any]], accuracies: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
     """For each network its accuracies by scheme and seed, and each scheme's difference to the last, seed by seed."""
     found = []
     *others, reference = accuracies
-    for number, pick in enumerate(chosen.picks):
+    for number, pick in enumerate(picks):
         of = {scheme: [by_network[number] for by_network in seeds] for scheme, seeds in accuracies.items()}
-        row: dict[str, Any] = {"budget": pick.budget, "settings": pick.settings, "params": pick.cost.params, "top1": of}
+        row: dict[str, Any] = pick | {"top1": of}
         for scheme in others:
-            differences = [one - other for one, other in zip(of[scheme], of[reference], strict=True)]
-            row[f"{scheme}_minus_{reference}"] = {
-                "mean": mean(differences),
-                "deviation": stdev(differences) if len(differences) > 1 else None,
-            }
+            row[f"{scheme}_minus_{reference}"] = seed_by_seed(of[scheme], of[reference])
         row["counts"] = all(value >= REACHED for values in of.values() for value in values)
         found.append(row)
     return found

@@ -4,25 +4,24 @@
 
 64 px with patches of 2 have maps of 32, 16, 8 and 4: with windows {4, 8} the geometry of 224 px with {7, 14}. Every
 seed evolves the space anew; in each of its spaces the best network below a budget is searched with the supernet of that
-space, and trained from scratch with each seed. Runs that are finished are not run again. Writes results/s3_cifar10.json
-and, of the first seed, s3_cifar10-{evolution,depths,spaces}.svg.
+space, and trained from scratch. Writes results/s3_cifar10.json, which a later run goes on with, and, of the first seed,
+ s3_cifar10-{evolution,depths,spaces}.svg.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-from common import RESULTS, circumstances, write
+from sittings import Sittings, add_sitting_options, seed_by_seed, spread
 
 from vitsearch.architecture import Settings
 from vitsearch.arguments import read_quantity
 from vitsearch.cost import Geometry, Limits
 from vitsearch.data import open_training_data
-from vitsearch.environment import pick_device
 from vitsearch.errors import NothingFits
 from vitsearch.methods.space_evolution import evolve_space
 from vitsearch.methods.space_figures import draw_depths, draw_evolution, draw_spaces, errors_by_space
@@ -44,7 +43,6 @@ NAMES = "ABCDEFGH"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--work", type=Path, required=True, help="where runs are kept, and resumed")
     parser.add_argument("--space", default=SPACE)
     parser.add_argument("--step", nargs="+", default=STEPS)
     parser.add_argument("--most-steps", type=int)
@@ -58,26 +56,21 @@ def main() -> None:
     parser.add_argument("--max-macs", default="400M", help="of the network that is searched in each space")
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--commit")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    add_sitting_options(parser)
     options = parser.parse_args()
-    found = [one_seed(options, seed) for seed in range(options.seeds)]
-    written = circumstances(pick_device(options.device), options.commit) | {
-        "data": options.data,
+    about = {
+        "data": Path(options.data).name,
         "space": options.space,
         "steps": options.step,
         "supernet_recipe": recipe_of(options, options.set).to_json(),
         "network_recipe": recipe_of(options, options.retrain_set).to_json(),
         "max_macs": options.max_macs,
-        "seeds": found,
-        "summary": summary(found),
     }
-    write("s3_cifar10.json", written, options.out)
-    first = options.work / "evolution-0"
-    for name, draw in (("evolution", draw_evolution), ("depths", draw_depths), ("spaces", draw_spaces)):
-        draw(first, options.out / f"s3_cifar10-{name}.svg")
-    for row in written["summary"]:
+    sittings = Sittings("s3_cifar10.json", options, about)
+    complete = sittings.run(partial(one_seed, options), {f"seed-{seed}": seed for seed in range(options.seeds)})
+    rows = summary(sorted(sittings.rows, key=lambda row: row["seed"]))
+    sittings.write({"complete": complete, "summary": rows})
+    for row in rows:
         print(row)
 
 
@@ -110,6 +103,9 @@ def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         row["best"] = best_network(options, evolved, number, geometry, seed)
         spaces.append(row)
         print(f"seed {seed} space {NAMES[number]}: E-T {space['error']:.2f}, best {row['best']}", flush=True)
+    if seed == 0:
+        for name, draw in (("evolution", draw_evolution), ("depths", draw_depths), ("spaces", draw_spaces)):
+            draw(evolved.path, options.out / f"s3_cifar10-{name}.svg")
     shown = [row.to_json() for row in guidelines(evolved)]
     return {"seed": seed, "spaces": spaces, "moves": evolved.moves, "guidelines": shown}
 
@@ -156,23 +152,18 @@ def retrain(options: argparse.Namespace, settings: Settings, geometry: Geometry,
 def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of every space mean and deviation over the seeds, and of the difference to the space before."""
     rows = []
-    for number in range(min(len(one["spaces"]) for one in found)):
+    for number in range(min((len(one["spaces"]) for one in found), default=0)):
         own = [one["spaces"][number] for one in found]
         before = [one["spaces"][number - 1] for one in found] if number else []
         row: dict[str, Any] = {"space": NAMES[number], "et_error": spread([one["error"] for one in own])}
-        row["et_error_minus_before"] = spread([a["error"] - b["error"] for a, b in zip(own, before, strict=False)])
-        top1 = [one["best"]["retrained_top1"] for one in own if one["best"] is not None]
-        row["retrained_top1"] = spread(top1)
+        errors = [[one["error"] for one in of] for of in (own, before)]
+        row["et_error_minus_before"] = spread([a - b for a, b in zip(*errors, strict=False)])
+        row["retrained_top1"] = spread([one["best"]["retrained_top1"] for one in own if one["best"] is not None])
         pairs = [(a["best"], b["best"]) for a, b in zip(own, before, strict=False) if a["best"] and b["best"]]
-        row["retrained_minus_before"] = spread([a["retrained_top1"] - b["retrained_top1"] for a, b in pairs])
+        top1 = [[pair[place]["retrained_top1"] for pair in pairs] for place in (0, 1)]
+        row["retrained_minus_before"] = seed_by_seed(*top1)
         rows.append(row)
     return rows
-
-
-def spread(values: list[float]) -> dict[str, Any] | None:
-    if not values:
-        return None
-    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None, "values": values}
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-from common import RESULTS, circumstances, write
+from sittings import Sittings, add_sitting_options, spread
 
 from vitsearch.architecture import Settings
 from vitsearch.data import evaluation_batches, open_training_data
@@ -37,7 +37,6 @@ from vitsearch.training.transfer import load_weights
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--supernet", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True, help="where runs are kept, and resumed")
     parser.add_argument("--networks", type=int, default=10)
     parser.add_argument(
         "--tune-set", action="append", default=["learning_rate=1e-4"], help="the supernet's recipe, for fine-tuning"
@@ -45,29 +44,26 @@ def main() -> None:
     parser.add_argument("--train-set", action="append", default=[], help="the same from scratch")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--attention", action="store_true")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--commit")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    add_sitting_options(parser)
     options = parser.parse_args()
     trained = read_supernet(options.supernet)
     drawn = sample(trained.supernet.space, options.networks, seed=0, geometry=trained.plan.geometry)
-    rows = [one_network(options, trained, settings, number) for number, settings in enumerate(drawn)]
-    written = circumstances(pick_device(options.device), options.commit) | {
-        "data": trained.plan.data,
-        "space": trained.supernet.space.name,
-        "rows": rows,
-        "kendall": {
-            name: kendall([r["inherited"] for r in rows], [r[name]["mean"] for r in rows])
-            for name in ("tuned", "scratch")
-        },
+    about = {"data": Path(trained.plan.data).name, "space": trained.supernet.space.name, "networks": drawn}
+    sittings = Sittings("s3_inherited.json", options, about)
+    complete = sittings.run(partial(one_network, options), {str(n): (n, one) for n, one in enumerate(drawn)})
+    rows = sorted(sittings.rows, key=lambda row: int(row["cell"]))
+    ranked = {
+        name: kendall([row["inherited"] for row in rows], [row[name]["mean"] for row in rows])
+        for name in ("tuned", "scratch")
+        if len(rows) > 1
     }
-    write("s3_inherited.json", written, options.out)
-    print(written["kendall"])
+    sittings.write({"complete": complete, "kendall": ranked})
+    print(ranked)
 
 
-def one_network(
-    options: argparse.Namespace, trained: TrainedSupernet, settings: Settings, number: int
-) -> dict[str, Any]:
+def one_network(options: argparse.Namespace, cell: tuple[int, Settings]) -> dict[str, Any]:
+    number, settings = cell
+    trained = read_supernet(options.supernet)
     folder = options.work / f"inherited-{number}"
     if not folder.exists():
         export_subnet(options.supernet, settings, folder)
@@ -137,10 +133,6 @@ def attention(
     network.load_state_dict(load_weights(folder).state)
     images = next(iter(test_batches(options, trained)))[0]
     return [row.to_json() for row in attention_facts(network.to(images.device), images)]
-
-
-def spread(values: list[float]) -> dict[str, Any]:
-    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None, "values": values}
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ kept, so that an experiment can be done in several sittings.
 
 from __future__ import annotations
 
-import multiprocessing
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, variance
 from typing import Any
+
+from sittings import in_time
 
 from vitsearch.cost import Cost
 from vitsearch.spaces import cost_of
@@ -63,35 +63,12 @@ def train_all(
     After `until` (of `time.monotonic`) none is begun.
     """
     missing = [training for training in trainings if not any(training.is_row(row) for row in known)]
-    if at_once == 1:
-        for training in missing:
-            if time.monotonic() > until:
-                return False
-            keep(train_one(training, folder, machine))
-        return True
-    with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for row in _in_time(pool, missing, folder, machine, until, at_once):
-            keep(row)
-            missing = [training for training in missing if not training.is_row(row)]
-    return not missing
-
-
-def _in_time(
-    pool: ProcessPoolExecutor, missing: Sequence[Training], folder: Path, machine: Machine, until: float, at_once: int
-) -> Iterator[Row]:
-    coming = iter(missing)
-    running: set[Future[Row]] = set()
-    while True:
-        while len(running) < at_once and time.monotonic() < until:
-            training = next(coming, None)
-            if training is None:
-                break
-            running.add(pool.submit(train_one, training, folder, machine))
-        if not running:
-            return
-        done = next(as_completed(running))
-        running.remove(done)
-        yield done.result()
+    cells = {f"{training.name}-{training.plan.seed}": training for training in missing}
+    done = 0
+    for _, row in in_time(partial(train_one, folder=folder, machine=machine), cells, at_once=at_once, until=until):
+        keep(row)
+        done += 1
+    return done == len(cells)
 
 
 def by_name(rows: Sequence[Row]) -> dict[str, list[float]]:

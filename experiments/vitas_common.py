@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-from common import RESULTS
+from sittings import add_sitting_options
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
@@ -44,7 +43,6 @@ class Run:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True)
-    parser.add_argument("--work", type=Path, required=True, help="where runs are kept, and resumed")
     parser.add_argument("--space", default="vitas")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--patch-sizes", type=int, nargs="+", default=[2, 4, 8])
@@ -55,9 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--population", type=int, default=50)
     parser.add_argument("--generations", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--commit")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    add_sitting_options(parser)
 
 
 class Bench:
@@ -71,6 +67,11 @@ class Bench:
         self.recipe = self._recipe(options.recipe, options.set)
         self.retrained = self._recipe(options.retrain, options.set_retrain)
         self.space = SPACES[options.space].with_patch_size(options.patch_sizes)
+
+    def about(self) -> dict[str, Any]:
+        recipes = {"recipe": self.recipe.to_json(), "retrain": self.retrained.to_json()}
+        trials = self.options.population * self.options.generations
+        return {"data": Path(self.options.data).name, "space": self.options.space, **recipes, "trials": trials}
 
     def _recipe(self, name: str, given: list[str]) -> Recipe:
         fields = dict(each.split("=", 1) for each in given)
@@ -142,15 +143,6 @@ class Bench:
         line = f"inherited {found['inherited_top1']:.2f} retrained {found['retrained_top1']:.2f}"
         print(f"{run.name} budget {run.budget} seed {seed}: {line} ({cost.macs / 1e6:.0f} M MACs)", flush=True)
         return found | {"seed": seed, "params": cost.params, "macs": cost.macs}
-
-
-def spread(values: list[float]) -> dict[str, float | None]:
-    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
-
-
-def difference(ours: list[dict[str, Any]], others: list[dict[str, Any]], what: str) -> dict[str, float | None]:
-    """Seed by seed."""
-    return spread([one[what] - other[what] for one, other in zip(ours, others, strict=True)])
 
 
 def dimensions(space: Space, patch_size: int, heads: int, depth: int) -> Space:

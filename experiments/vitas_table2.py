@@ -6,19 +6,19 @@ Rows 0 to 7 at equal steps: DeiT-Ti scaled to the budget; its dimensions searche
 class token for each patch size; with the identity probability; then with q, k, v, with q, k and with v shared. Two
 budgets, DeiT-Ti's MACs and 1.25 times as many, as 280 M and 350 M are in the paper. Reports the accuracy that the
 winner inherits (validation) and that it has from scratch (test), with the spread over seeds beside every difference to
-row 7. Runs that are finished are not run again. Writes results/vitas_table2.json.
+row 7. Writes results/vitas_table2.json, which a later run goes on with.
 """
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
-from common import circumstances, write
-from vitas_common import Bench, Run, add_options, difference, dimensions, spread
+from sittings import Sittings, seed_by_seed, spread
+from vitas_common import Bench, Run, add_options, dimensions
 
 from vitsearch.architecture import Settings
-from vitsearch.environment import pick_device
 from vitsearch.models.super_transformer import Sharing
 from vitsearch.spaces import cost_of
 from vitsearch.spaces.channelwise import Channelwise
@@ -48,29 +48,32 @@ def main() -> None:
     bench = Bench(options)
     unit = cost_of(baseline(bench, options.baseline[0]), bench.geometry).macs
     budgets = [round(scale * unit) for scale in options.scales]
-    found: dict[str, Any] = circumstances(pick_device(options.device), options.commit)
-    found |= {"data": options.data, "recipe": bench.recipe.to_json(), "retrain": bench.retrained.to_json()}
-    found |= {"seeds": options.seeds, "trials": options.population * options.generations, "rows": []}
-    for budget in budgets:
-        measured = {row: row_of(bench, row, budget) for row in options.rows}
-        for row, results in measured.items():
-            found["rows"].append(summary(row, budget, results, measured.get(7)))
-            write("vitas_table2.json", found, options.out)
+    sittings = Sittings("vitas_table2.json", options, bench.about() | {"budgets": budgets})
+    cells = {f"{row}-{seed}": (row, seed) for seed in range(options.seeds) for row in options.rows}
+    complete = sittings.run(partial(cell_of, bench, budgets), cells)
+    rows = [summary(row, budget, sittings.rows) for budget in budgets for row in options.rows]
+    sittings.write({"complete": complete, "seeds": options.seeds, "rows": rows})
+    for found in rows:
+        print({key: value for key, value in found.items() if key != "runs"})
 
 
-def row_of(bench: Bench, row: int, budget: int) -> list[dict[str, Any]]:
-    seeds = range(bench.options.seeds)
+def cell_of(bench: Bench, budgets: list[int], cell: tuple[int, int]) -> dict[str, Any]:
+    """One row with one seed at all budgets, which may share a supernet."""
+    row, seed = cell
+    return {"row": row, "seed": seed, "runs": {str(budget): one(bench, row, budget, seed) for budget in budgets}}
+
+
+def one(bench: Bench, row: int, budget: int, seed: int) -> dict[str, Any]:
     if row == 0:
         settings = scaled(bench, budget)
-        macs = cost_of(settings, bench.geometry).macs
-        retrained = [bench.retrain(f"baseline-{budget}", settings, seed) for seed in seeds]
-        return [{"settings": settings, "macs": macs, "retrained_top1": top1} for top1 in retrained]
+        retrained = bench.retrain(f"baseline-{budget}", settings, seed)
+        return {"settings": settings, "macs": cost_of(settings, bench.geometry).macs, "retrained_top1": retrained}
     name, sharing, solved = ROWS[row]
     _, heads, depth = bench.options.baseline
     space = dimensions(bench.space, bench.options.baseline_patch, heads, depth) if row == 1 else bench.space
     identity = bench.identity(budget) if solved else None
     run = Run(name=name, space=space, sharing=sharing, identity=identity, recipe=bench.recipe, budget=budget)
-    return [bench.whole(run, seed) for seed in seeds]
+    return bench.whole(run, seed)
 
 
 def baseline(bench: Bench, width: int) -> Settings:
@@ -96,15 +99,19 @@ def scaled(bench: Bench, budget: int) -> Settings:
     return baseline(bench, width)
 
 
-def summary(row: int, budget: int, results: list[dict[str, Any]], best: list[dict[str, Any]] | None) -> dict[str, Any]:
+def summary(row: int, budget: int, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    def of(number: int) -> list[dict[str, Any]]:
+        ordered = sorted((cell for cell in cells if cell["row"] == number), key=lambda cell: cell["seed"])
+        return [cell["runs"][str(budget)] for cell in ordered]
+
+    runs, best = of(row), of(7)
     found: dict[str, Any] = {"row": row, "name": "baseline" if row == 0 else ROWS[row][0], "budget": budget}
     for what in ("inherited_top1", "retrained_top1"):
-        if what in results[0]:
-            found[what] = spread([one[what] for one in results])
-            if best is not None and row != 7:
-                found[f"{what}_of_row_7_minus_this"] = difference(best, results, what)
-    print(found, flush=True)
-    return found | {"runs": results}
+        values = [run[what] for run in runs if what in run]
+        found |= {what: spread(values)} if values else {}
+        if values and row != 7:
+            found[f"{what}_of_row_7_minus_this"] = seed_by_seed([run[what] for run in best], values)
+    return found | {"runs": runs}
 
 
 if __name__ == "__main__":

@@ -5,22 +5,22 @@
 The super-transformer of Table 2's row 7 at one budget (DeiT-Ti's MACs unless given) with DeiT's recipe (RandAugment,
 Mixup, CutMix, erasing, stochastic depth, repeated augmentation), with CutMix and erasing, and with neither, at equal
 steps. Reports the accuracy that the winner inherits (validation), the mean over the first generation, and the winner's
-from scratch (test), with the spread over seeds. Writes results/vitas_table3.json.
+from scratch (test), with the spread over seeds. Writes results/vitas_table3.json, which a later run goes on with.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from common import circumstances, write
-from vitas_common import Bench, Run, add_options, difference, spread
+from sittings import Sittings, seed_by_seed, spread
+from vitas_common import Bench, Run, add_options
 
 from vitsearch.arguments import read_quantity
-from vitsearch.environment import pick_device
 from vitsearch.models.super_transformer import Sharing
 from vitsearch.study import Study
 from vitsearch.training.recipe import Recipe
@@ -46,25 +46,22 @@ def main() -> None:
     parser.add_argument("--budget", default="365107584", help="largest MACs")
     options = parser.parse_args()
     bench, budget = Bench(options), read_quantity("--budget", options.budget) or 1
-    found: dict[str, Any] = circumstances(pick_device(options.device), options.commit)
-    found |= {"data": options.data, "seeds": options.seeds, "budget": budget, "identity": bench.identity(budget)}
-    found |= {"retrain": bench.retrained.to_json(), "rows": []}
-    measured: dict[int, list[dict[str, Any]]] = {}
-    for row in options.rows:
-        recipe = recipes(bench.recipe)[row]
-        name = "share-v" if row == 6 else f"augmented-{row}"  # row 6 is Table 2's row 7
-        run = Run(
-            name=name,
-            space=bench.space,
-            sharing=Sharing(),
-            identity=bench.identity(budget),
-            recipe=recipe,
-            budget=budget,
-        )
-        results = [with_first(bench, run, seed) for seed in range(options.seeds)]
-        measured[row] = results
-        found["rows"].append(summary(row, recipe, results, measured.get(6)))
-        write("vitas_table3.json", found, options.out)
+    sittings = Sittings("vitas_table3.json", options, bench.about() | {"budget": budget})
+    cells = {f"{row}-{seed}": (row, seed) for seed in range(options.seeds) for row in options.rows}
+    complete = sittings.run(partial(cell_of, bench, budget), cells)
+    rows = [summary(row, recipes(bench.recipe)[row], sittings.rows) for row in options.rows]
+    identity = bench.identity(budget)
+    sittings.write({"complete": complete, "seeds": options.seeds, "identity": identity, "rows": rows})
+    for found in rows:
+        print({key: value for key, value in found.items() if key not in ("runs", "recipe")})
+
+
+def cell_of(bench: Bench, budget: int, cell: tuple[int, int]) -> dict[str, Any]:
+    row, seed = cell
+    name = "share-v" if row == 6 else f"augmented-{row}"  # row 6 is Table 2's row 7
+    identity, recipe = bench.identity(budget), recipes(bench.recipe)[row]
+    run = Run(name=name, space=bench.space, sharing=Sharing(), identity=identity, recipe=recipe, budget=budget)
+    return {"row": row} | with_first(bench, run, seed)
 
 
 def with_first(bench: Bench, run: Run, seed: int) -> dict[str, Any]:
@@ -76,16 +73,17 @@ def with_first(bench: Bench, run: Run, seed: int) -> dict[str, Any]:
     return found | {"first_generation_top1": mean(first)}
 
 
-def summary(
-    row: int, recipe: Recipe, results: list[dict[str, Any]], weak: list[dict[str, Any]] | None
-) -> dict[str, Any]:
+def summary(row: int, recipe: Recipe, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    def of(number: int, what: str) -> list[float]:
+        ordered = sorted((cell for cell in cells if cell["row"] == number), key=lambda cell: cell["seed"])
+        return [cell[what] for cell in ordered]
+
     found: dict[str, Any] = {"row": row}
     for what in ("inherited_top1", "first_generation_top1", "retrained_top1"):
-        found[what] = spread([one[what] for one in results])
-        if weak is not None and row != 6:
-            found[f"{what}_minus_row_6"] = difference(results, weak, what)
-    print(found, flush=True)
-    return found | {"recipe": recipe.to_json(), "runs": results}
+        found[what] = spread(of(row, what))
+        if row != 6:
+            found[f"{what}_minus_row_6"] = seed_by_seed(of(row, what), of(6, what))
+    return found | {"recipe": recipe.to_json(), "runs": [cell for cell in cells if cell["row"] == row]}
 
 
 if __name__ == "__main__":

@@ -112,6 +112,7 @@ def test_sides_follow_the_convolutions(image_size: int, patch: int, stride: int,
         ({"readout": "class", "class_token": False}, "needs `class_token` true"),
         ({"norm_eps": 0.0}, "`norm_eps`"),
         ({"class_token": 1}, "`class_token`"),
+        ({"resolution": "224"}, "`resolution`"),
         ({"colour": "red"}, "no field 'colour'"),
     ],
 )

@@ -229,7 +229,7 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "zero patch": (("sample", "pit", "--patch-size", "0"), "`patch_size` must be a whole number"),
     "missing file": (("cost", "nowhere.json"), "nowhere.json"),
-    "folder": (("cost", "."), "`ARCH` must be a JSON file, '-', or a trial as DIR#best, but got the folder '.'"),
+    "folder": (("cost", "."), "trained or exported network, but got the folder '.'"),
     "no study": (("cost", "nowhere#best"), "nowhere is not a study"),
     "no networks": (("score",), "`score` needs an ARCH or --timm MODEL"),
     "unknown proxy": (("score", "--timm", "resnet18", "--proxy", "dsss"), "no proxy named 'dsss'. Did you mean 'dss'?"),

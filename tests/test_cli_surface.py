@@ -31,8 +31,8 @@ SURFACE = {
     "--patch-size --samples --seed space",
     "supernet train": "--allow-changed --batch-size --channels --data --device --distill --distill-kind --epochs "
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "
-    "--candidates --class-token --compile --share --subnets --widths --workers space",
-    "specialize": f"{LIMITS} --candidates --device --json --out --rank run",
+    "--candidates --class-token --compile --in-place-distillation --share --subnets --widths --workers space",
+    "specialize": f"{LIMITS} --candidates --device --json --latency --max-latency --min-throughput --out --rank run",
     "evolve-space": f"{LIMITS} --allow-changed --batch-size --channels --compile --data --device --epochs --image-size "
     "--iterations --json --max-size --most-steps --objective --out --paired --patch-size --recipe --resident "
     "--resume --rounding --samples --save-every --seed --set --step --subnets --tau --workers space",

@@ -136,7 +136,8 @@ def test_what_a_super_transformer_shares(tmp_path: Path, experiments: Any, monke
         assert all(0.9 * row["budget"] <= one["macs"] <= row["budget"] for one in row["runs"] if row["row"])
         assert rows[0]["runs"][0]["macs"] <= row["budget"]
     expected = rows[7]["runs"][0]["retrained_top1"] - rows[2]["runs"][0]["retrained_top1"]
-    assert rows[2]["retrained_top1_of_row_7_minus_this"] == {"mean": pytest.approx(expected), "deviation": None}
+    difference = rows[2]["retrained_top1_of_row_7_minus_this"]
+    assert difference["mean"] == pytest.approx(expected) and difference["reading"] == "one seed: no statement"
     assert rows[1]["runs"][0]["settings"]["num_heads"] == [2, 2, 2]
 
 
@@ -198,8 +199,8 @@ def test_spaces_a_b_and_c_of_s3(tmp_path: Path, experiments: Any, monkeypatch: p
     monkeypatch.setattr("sys.argv", ["s3", *options, "--work", str(tmp_path), "--out", str(tmp_path / "results")])
     experiments("s3_cifar10").main()
     found = json.loads((tmp_path / "results" / "s3_cifar10.json").read_text())
-    assert [row["space"] for row in found["summary"]] == ["A", "B"] and len(found["seeds"][0]["moves"]) == 20
-    first, second = found["seeds"][0]["spaces"]
+    assert [row["space"] for row in found["summary"]] == ["A", "B"] and len(found["cells"][0]["moves"]) == 20
+    first, second = found["cells"][0]["spaces"]
     assert found["summary"][1]["et_error_minus_before"]["mean"] == pytest.approx(second["error"] - first["error"])
     assert 0 <= first["best"]["retrained_top1"] <= 100 and len(first["errors"]) == 2
     assert all((tmp_path / "results" / f"s3_cifar10-{name}.svg").exists() for name in ("evolution", "depths", "spaces"))
@@ -219,6 +220,6 @@ def test_inherited_tuned_and_from_scratch(tmp_path: Path, experiments: Any, monk
     options += ["--attention", "--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["s3_inherited.py", *options])
     experiments("s3_inherited").main()
-    rows = json.loads((tmp_path / "s3_inherited.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "s3_inherited.json").read_text())["cells"]
     assert len(rows) == 2 and all(0 <= row[name]["mean"] <= 100 for row in rows for name in ("tuned", "scratch"))
     assert all(len(row["attention"]) == sum(row["settings"]["depth"]) for row in rows)

@@ -109,6 +109,19 @@ class WindowAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InvertedResidual:
+    """MobileNetV2's block over a map: x + project(depthwise(expand(x))), BatchNorm after each convolution, ReLU6
+    after the first two. `expansion` 1 has no convolution that expands."""
+
+    expansion: int
+    kernel: int
+
+    def __post_init__(self) -> None:
+        check_whole("expansion", self.expansion, most=64)
+        check_kernel(self.kernel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Absent:
     """A slot without a block (ViTAS's identity): no parameters, no work."""
 
@@ -143,18 +156,59 @@ class Merge:
     """Swin's patch merging: 2x2 neighbours side by side, norm, linear layer without bias."""
 
 
-Block: TypeAlias = Union[Attention, ClassAttention, WindowAttention, Absent]
-Entry: TypeAlias = Union[Patch, Pool, Merge]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """Image or map to map: a padded convolution without bias, BatchNorm, ReLU6. MobileNetV2's first and last layer."""
+
+    kernel: int
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        check_kernel(self.kernel)
+        check_whole("stride", self.stride)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """The first block of a stage of `InvertedResidual`: it changes the width, has the stride, and adds nothing."""
+
+    expansion: int
+    kernel: int
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("expansion", self.expansion, most=64)
+        check_kernel(self.kernel)
+        check_whole("stride", self.stride)
+
+
+def check_kernel(kernel: object) -> int:
+    """An odd number, so that the middle of a larger kernel is a smaller one."""
+    found = check_whole("kernel", kernel, most=1023)
+    if found % 2 == 0:
+        raise BadSettings(f"`kernel` must be odd, but got {found}")
+    return found
+
+
+Block: TypeAlias = Union[Attention, ClassAttention, WindowAttention, InvertedResidual, Absent]
+Entry: TypeAlias = Union[Patch, Pool, Merge, Convolution, Bottleneck]
 BLOCK_KINDS: dict[str, type[Any]] = {
     "attention": Attention,
     "class_attention": ClassAttention,
     "window_attention": WindowAttention,
+    "inverted_residual": InvertedResidual,
     "absent": Absent,
 }
-ENTRY_KINDS: dict[str, type[Any]] = {"patch": Patch, "pool": Pool, "merge": Merge}
+ENTRY_KINDS: dict[str, type[Any]] = {
+    "patch": Patch,
+    "pool": Pool,
+    "merge": Merge,
+    "convolution": Convolution,
+    "bottleneck": Bottleneck,
+}
 Position: TypeAlias = Literal["all", "patches", "none"]
 Readout: TypeAlias = Literal["mean", "class"]
-INITIALISATIONS = ("autoformer", "autoprox", "tftas-pit")
+INITIALISATIONS = ("autoformer", "autoprox", "tftas-pit", "mobilenetv2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +228,14 @@ class Architecture:
     readout: Readout = "mean"
     norm_eps: float = 1e-6
     initialisation: str = "autoformer"
+    resolution: int | None = None
+    """The side that images are resized to before the first entry, whatever `Geometry.image_size` they come in: so
+    networks of several resolutions share one data set, and MACs are those at the network's own. None: as they come."""
 
     def __post_init__(self) -> None:
-        if not self.stages or not isinstance(self.stages[0].entry, Patch):
-            raise BadSettings("the first stage must begin with a patch entry")
+        if not self.stages or not isinstance(self.stages[0].entry, Patch | Convolution):
+            raise BadSettings("the first stage must begin with a patch or convolution entry")
+        self._check_resolution()
         if self.readout == "class" and not self.class_token:
             raise BadSettings("`readout` 'class' needs `class_token` true, but got false")
         for stage in self.stages:
@@ -189,6 +247,24 @@ class Architecture:
             self._check_late_token()
         for earlier, later in zip(self.stages, self.stages[1:], strict=False):
             check_follows(earlier.width, later, self.class_token)
+
+    def _check_resolution(self) -> None:
+        if self.resolution is not None:
+            check_whole("resolution", self.resolution, most=1 << 13)
+        convolutions = [s.entry for s in self.stages if isinstance(s.entry, Convolution | Bottleneck)]
+        maps = any(InvertedResidual in map(type, stage.blocks) for stage in self.stages)
+        if (convolutions or maps) and self.class_token:
+            raise BadSettings("convolutions have no place for a class token: `class_token` must be false")
+        if convolutions and len(convolutions) < len(self.stages):
+            raise BadSettings("stages that begin with convolutions must not be mixed with others")
+        strides = math.prod(entry.stride for entry in convolutions)
+        if convolutions and (self.resolution is None or self.resolution % strides):
+            raise BadSettings(f"`resolution` must be a multiple of {strides}, but got {self.resolution}")
+
+    @property
+    def final_norm(self) -> bool:
+        """Whether a norm comes before the classifier: not after a convolution, which has one."""
+        return not isinstance(self.stages[-1].entry, Convolution)
 
     @property
     def late_token(self) -> bool:
@@ -206,8 +282,9 @@ class Architecture:
 
     @property
     def depth(self) -> int:
-        """Blocks that are there."""
-        return sum(not isinstance(block, Absent) for stage in self.stages for block in stage.blocks)
+        """Blocks that are there, and those that stages begin with."""
+        blocks = sum(not isinstance(block, Absent) for stage in self.stages for block in stage.blocks)
+        return blocks + sum(isinstance(stage.entry, Bottleneck) for stage in self.stages)
 
     @property
     def mean_width(self) -> float:
@@ -220,7 +297,7 @@ class Architecture:
 
     def present(self) -> Architecture:
         """Without the slots that have no block: the same function of its weights."""
-        if self.depth == sum(len(stage.blocks) for stage in self.stages):
+        if not any(isinstance(block, Absent) for stage in self.stages for block in stage.blocks):
             return self
         stages = (
             dataclasses.replace(s, blocks=tuple(block for block in s.blocks if not isinstance(block, Absent)))
@@ -230,6 +307,7 @@ class Architecture:
 
     def sides(self, image_size: int) -> list[int]:
         """Side of the (square) token map in each stage."""
+        image_size = image_size if self.resolution is None else self.resolution
         sides: list[int] = []
         for stage in self.stages:
             entry = stage.entry
@@ -239,6 +317,8 @@ class Architecture:
                         f"`image_size` must be at least the patch size {entry.size}, but got {image_size}"
                     )
                 sides.append((image_size - entry.size) // entry.stride + 1)
+            elif isinstance(entry, Convolution | Bottleneck):
+                sides.append((sides[-1] if sides else image_size) // entry.stride)
             else:  # pooling and merging both halve, rounding up
                 sides.append((sides[-1] + 1) // 2)
         return sides
@@ -250,6 +330,8 @@ class Architecture:
 
     def to_json(self) -> dict[str, Any]:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.resolution is None:
+            del fields["resolution"]  # as below: older blueprints keep their keys
         fields["stages"] = [
             {
                 "entry": _part_to_json(stage.entry, ENTRY_KINDS),

@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from vitsearch.architecture import Settings, brief
+from vitsearch.architecture import Settings, brief, check_seed
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.records import parse_json
@@ -95,19 +95,30 @@ def read_limits(min_params: str | None, max_params: str | None, min_macs: str | 
     )
 
 
-def read_budgets(text: str) -> tuple[tuple[int, ...], int]:
-    """`6M:11M:1M` (first, last, step) or `6M,8M`; with the first, where a bin before the first would begin."""
+def read_budgets(text: str) -> tuple[tuple[int | float, ...], int | float]:
+    """`6M:11M:1M` (first, last, step) or `6M,8M`; with the first, where a bin before the first would begin.
+
+    `5ms:10ms:1ms` and `5ms,8ms` are times, in milliseconds.
+    """
     parts = text.split(":")
     if len(parts) not in (1, 3):
         raise VitsearchError(f"`--budgets` must be FIRST:LAST:STEP or a list with commas, but got {brief(text)}")
-    read = [read_quantity("--budgets", part) or 0 for part in (parts if len(parts) == 3 else text.split(","))]
+    read = read_milliseconds if are_times(text) else read_quantity
+    numbers = [read("--budgets", part) or 0 for part in (parts if len(parts) == 3 else text.split(","))]
     if len(parts) == 1:
-        return tuple(read), 0
-    first, last, step = read
+        return tuple(numbers), 0
+    first, last, step = (Decimal(str(number)) for number in numbers)  # 0.1 ms ten times is 1 ms
     if last < first or (last - first) // step >= MOST_BUDGETS:
         rule = f"must go from FIRST up to LAST in at most {MOST_BUDGETS} steps"
         raise VitsearchError(f"`--budgets` {rule}, but got {brief(text)}")
-    return tuple(range(first, last + 1, step)), max(first - step, 0)
+    kind = type(numbers[0])
+    count = int((last - first) // step) + 1
+    return tuple(kind(first + number * step) for number in range(count)), kind(max(first - step, Decimal(0)))
+
+
+def are_times(budgets: str) -> bool:
+    """Whether any of them has a unit of time; then all must."""
+    return any(part.endswith(tuple(TIMES)) for part in budgets.replace(":", ",").split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +159,7 @@ def _read_argument(argument: str) -> tuple[list[Given], bool]:
     if hash_sign and not Path(argument).exists():
         return [_read_trial(path, trial)], True
     if argument != "-" and Path(argument).is_dir():
-        raise VitsearchError(
-            f"`ARCH` must be a JSON file, '-', or a trial as DIR#best, but got the folder {argument!r}"
-        )
+        return [_read_folder(argument)], True
     source = "standard input" if argument == "-" else argument
     data = parse_json(_read_bytes(argument), source)
     listed = data if isinstance(data, list) else [data]
@@ -176,13 +185,48 @@ def _read_bytes(argument: str) -> bytes:
     return sys.stdin.buffer.read()
 
 
+def _read_folder(argument: str) -> Given:
+    """The network that a training or an export left there."""
+    try:
+        config = parse_json((Path(argument) / "config.json").read_bytes(), f"{argument}/config.json")
+        settings, (channels, side, _) = config["model_args"]["settings"], config["pretrained_cfg"]["input_size"]
+        geometry = Geometry(image_size=side, classes=config["num_classes"], channels=channels)
+    except (OSError, KeyError, TypeError, ValueError):
+        rule = "must be a JSON file, '-', a trial as DIR#best, or the folder of a trained or exported network"
+        raise VitsearchError(f"`ARCH` {rule}, but got the folder {argument!r}") from None
+    return Given(understood=understand(settings), geometry=geometry)
+
+
 def _read_trial(path: str, trial: str) -> Given:
     from vitsearch.study import Study  # brings torch
 
+    if (found := _read_evolution(path, trial)) is not None:
+        return found
     study = Study.open(path)
     understood = understand(study.trial(trial).settings)
     plan = study.plan
     return Given(understood=understood, geometry=plan.geometry, seed=plan.seed, weights=plan.weights)
+
+
+def _read_evolution(path: str, trial: str) -> Given | None:
+    """A network that the evolution of a space measured; None for other studies."""
+    from vitsearch.report.kinds import EVOLUTION, geometry_of
+    from vitsearch.report.reading import Reader
+
+    try:
+        study = parse_json((Path(path) / "study.json").read_bytes(), path)
+    except (OSError, ValueError, VitsearchError):  # ValueError: a null character in the name
+        return None
+    if not isinstance(study, dict) or study.get("kind") != EVOLUTION:
+        return None
+    reader = Reader(Path(path))
+    reader.refresh()
+    number = reader.best if trial == "best" else int(trial) if trial.isdecimal() else None
+    if reader.problem is not None or number is None or number >= len(reader.columns):
+        why = reader.problem or f"it has {len(reader.columns)} trials"
+        raise VitsearchError(f"a trial of {path} must be 'best' or a number, but got {trial!r}: {why}")
+    understood = understand(reader.columns.settings_at(number))
+    return Given(understood=understood, geometry=geometry_of(study), seed=check_seed(study.get("seed")))
 
 
 def read_candidates(argument: str) -> list[Settings]:

@@ -15,8 +15,11 @@ from vitsearch.architecture import (
     Architecture,
     Attention,
     Block,
+    Bottleneck,
     ClassAttention,
+    Convolution,
     Entry,
+    InvertedResidual,
     Merge,
     Patch,
     Pool,
@@ -91,6 +94,19 @@ def _linears_cost(width: int, inner: int, hidden: int, attention_tokens: int, ml
     return Cost(params, macs)
 
 
+def inverted_residual_cost(block: InvertedResidual, width: int, side: int, extra_tokens: int) -> Cost:
+    return _inverted(block.expansion, block.kernel, width, width, side, side)
+
+
+def _inverted(expansion: int, kernel: int, before: int, width: int, before_side: int, side: int) -> Cost:
+    """Three convolutions, each with a norm of two vectors; the first one is absent where nothing is expanded."""
+    hidden = before * expansion
+    expand, depthwise, project = before * hidden if expansion > 1 else 0, kernel * kernel * hidden, hidden * width
+    norms = (4 if expansion > 1 else 2) * hidden + 2 * width
+    macs = expand * before_side * before_side + (depthwise + project) * side * side
+    return Cost(expand + depthwise + project + norms, macs)
+
+
 def absent_cost(block: Absent, width: int, side: int, extra_tokens: int) -> Cost:
     return Cost(0, 0)
 
@@ -111,13 +127,30 @@ def merge_cost(entry: Merge, before: int, width: int, side: int, extra_tokens: i
     return Cost(8 * before + 4 * before * width, side * side * 4 * before * width)
 
 
+def convolution_cost(entry: Convolution, before: int, width: int, side: int, extra_tokens: int) -> Cost:
+    weights = entry.kernel * entry.kernel * before * width
+    return Cost(weights + 2 * width, weights * side * side)
+
+
+def bottleneck_cost(entry: Bottleneck, before: int, width: int, side: int, extra_tokens: int) -> Cost:
+    # `Architecture.resolution` is a multiple of all strides, so the side before is exact
+    return _inverted(entry.expansion, entry.kernel, before, width, side * entry.stride, side)
+
+
 BLOCK_COSTS: dict[type[Any], BlockCost] = {
     Attention: attention_cost,
     ClassAttention: class_attention_cost,
     WindowAttention: window_attention_cost,
+    InvertedResidual: inverted_residual_cost,
     Absent: absent_cost,
 }
-ENTRY_COSTS: dict[type[Any], EntryCost] = {Patch: patch_cost, Pool: pool_cost, Merge: merge_cost}
+ENTRY_COSTS: dict[type[Any], EntryCost] = {
+    Patch: patch_cost,
+    Pool: pool_cost,
+    Merge: merge_cost,
+    Convolution: convolution_cost,
+    Bottleneck: bottleneck_cost,
+}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -147,7 +180,7 @@ def architecture_cost(architecture: Architecture, geometry: Geometry = IMAGENET)
 def fixed_cost(architecture: Architecture, geometry: Geometry, sides: list[int], extra_tokens: int) -> Cost:
     """Everything but the blocks: entries, tokens, position table, final norm, classifier."""
     first, last = architecture.stages[0].width, architecture.stages[-1].width
-    params = extra_tokens * first + 2 * last + (last + 1) * geometry.classes
+    params = extra_tokens * first + 2 * last * architecture.final_norm + (last + 1) * geometry.classes
     macs = last * geometry.classes
     if architecture.position != "none":
         covered = sides[0] * sides[0] + (extra_tokens if architecture.position == "all" else 0)

@@ -31,6 +31,7 @@ from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import Space, canonical, decode, space_over
 from vitsearch.throughput import Stopwatch
+from vitsearch.training.calibration import calibration_batches
 from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
 from vitsearch.training.supernet import accuracy, read_supernet
@@ -251,6 +252,7 @@ class SupernetEvaluator:
             device=self.device,
             crop_pct=recipe.crop_percent,
         )
+        self.calibration = calibration_batches(self.supernet, self.plan, data, self.device)
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         return [self.one(settings) for settings in architectures]
@@ -260,7 +262,8 @@ class SupernetEvaluator:
         scores: dict[str, float] = {}
         errors: dict[str, str] = {}
         try:
-            measured = accuracy(self.supernet, decode(settings), self.batches, self.world, self.plan.recipe.precision)
+            precision = self.plan.recipe.precision
+            measured = accuracy(self.supernet, decode(settings), self.batches, self.world, precision, self.calibration)
             scores[self.name] = measured["top1"]
         except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
             errors[self.name] = describe_failure(error)

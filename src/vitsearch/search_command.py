@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ import typer
 from rich.table import Table
 
 from vitsearch.arguments import (
+    are_times,
     choose_geometry,
     objective_input,
     read_budgets,
@@ -46,7 +48,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES, patches_of
+from vitsearch.spaces import SPACES, patch_words, patches_of
 from vitsearch.terminal import emit, progress_bar, show, summary
 
 log = logging.getLogger("vitsearch")
@@ -72,10 +74,11 @@ def search(
         int | None, typer.Option("--trials", **NUMBER, help="How many architectures to evaluate [100].")
     ] = None,
     budgets: Annotated[
-        str | None, typer.Option("--budgets", help="prenas: 6M:11M:1M for 6M, 7M, ... 11M, or a list with commas.")
+        str | None, typer.Option("--budgets", help="prenas: 6M:11M:1M for 6M, 7M, ... 11M; a list; times, as 5ms,8ms.")
     ] = None,
     resource: Annotated[
-        str | None, typer.Option("--resource", help="prenas: what budgets bound, params or macs [params].")
+        str | None,
+        typer.Option("--resource", help="prenas: what budgets bound: params, macs, or latency [params]."),
     ] = None,
     top: Annotated[int | None, typer.Option("--top", **NUMBER, help="prenas: networks for each budget [1].")] = None,
     variant: Annotated[
@@ -120,16 +123,15 @@ def search(
     given = {"budgets": budgets, "resource": resource, "top": top, "variant": variant, "draws": draws}
     shared: dict[str, Any] = {"out": out, "limits": limits, "seed": seed, "device": device}
     shared |= {"resume": resume, "allow_changed": allow_changed}
+    shared |= {"latency": latency, "max_latency_ms": read_milliseconds("--max-latency", max_latency)}
+    shared |= {"min_throughput": read_rate("--min-throughput", min_throughput)}
     if strategy == "prenas":
-        refuse(strategy, {"objective": objective, "trials": trials, "memory": memory, "latency": latency})
-        refuse(strategy, {"max-latency": max_latency, "min-throughput": min_throughput})
+        refuse(strategy, {"objective": objective, "trials": trials, "memory": memory})
         sizes = {"image_size": image_size, "classes": classes, "patch_size": patch_size, "batch_size": batch_size}
         return choose(space, given, sizes, data, weights, shared, as_json)
     refuse(strategy, given)
     if strategy.startswith("prenas:"):
         raise VitsearchError(f"`--strategy` prenas has options of its own, --budgets and others, but got {strategy!r}")
-    shared |= {"latency": latency, "max_latency_ms": read_milliseconds("--max-latency", max_latency)}
-    shared |= {"min_throughput": read_rate("--min-throughput", min_throughput)}
     from vitsearch.data import open_data
     from vitsearch.study import run_search
 
@@ -178,6 +180,7 @@ def choose(
     if given["budgets"] is None:
         raise VitsearchError("`--budgets` must be given with strategy prenas, such as 6M:11M:1M, but got nothing")
     bounds, below = read_budgets(given["budgets"])
+    given["resource"] = resource_of(given["budgets"], given["resource"])
     from vitsearch.data import open_data
     from vitsearch.methods.preselection import Budgets, preselect
 
@@ -188,6 +191,9 @@ def choose(
         base, patch_size, own = input_of(trained, patch_size)
         usual = "noise" if given["variant"] == "code" else own
     data = usual if data is None else data
+    image_size = sizes["image_size"]
+    if shared["latency"] is not None:
+        image_size, patch_size = latency_input(shared["latency"], base, image_size, patch_size)
     if trained is None and classes is None:
         classes = open_data(data).classes
     options = {name: value for name, value in given.items() if value is not None and name != "budgets"}
@@ -195,7 +201,7 @@ def choose(
         result = preselect(
             space,
             budgets=Budgets(bounds=bounds, below=below),
-            geometry=choose_geometry(base, sizes["image_size"], classes),
+            geometry=choose_geometry(base, image_size, classes),
             data=data,
             batch_size=sizes["batch_size"],
             patch_size=patch_size,
@@ -205,6 +211,15 @@ def choose(
             **shared,
         )
     report_choice(result, as_json)
+
+
+def resource_of(budgets: str, resource: str | None) -> str | None:
+    """Latency where budgets are times, and only there."""
+    timed = are_times(budgets)
+    if resource is not None and timed != (resource == "latency"):
+        rule = "must be latency for times" if timed else "must be params or macs for budgets that are no times"
+        raise VitsearchError(f"`--resource` {rule} such as {budgets}, but got {resource!r}")
+    return "latency" if timed else resource
 
 
 def input_of(folder: str, patch_size: Any) -> tuple[Geometry, Any, str]:
@@ -255,14 +270,20 @@ def report_choice(result: Any, as_json: bool) -> None:
         shown |= {"best": trial_json(study.best), "front": [trial_json(trial) for trial in study.front]}
         return emit(shown | {"picks": [pick_json(pick) for pick in result.picks]})
     print(f"{result.stopped}; the study is in {study.path}")
-    table = Table("trial", "budget", "parameters", "MACs", "SNIP", "normalised", "greedy", "agreement", "architecture")
+    timed = ["latency"] if any(pick.latency_ms is not None for pick in result.picks) else []
+    scores = ("SNIP", "normalised", "greedy", "agreement")
+    table = Table("trial", "budget", "parameters", "MACs", *timed, *scores, "architecture")
     for number, pick in enumerate(result.picks):
         numbers = [f"{pick.snip:.6g}", f"{pick.score:.6g}", *map(decimals, (pick.greedy_score, pick.agreement))]
-        cells = [f"{pick.budget:,}", f"{pick.cost.params:,}", f"{pick.cost.macs:,}", *numbers]
+        budget = f"{pick.budget:g} ms" if isinstance(pick.budget, float) else f"{pick.budget:,}"
+        latency = [f"{pick.latency_ms:.4g} ms"] if timed else []
+        cells = [budget, f"{pick.cost.params:,}", f"{pick.cost.macs:,}", *latency, *numbers]
         table.add_row(str(number), *cells, summary(pick.settings))
     show(table)
-    space = study.plan.space
-    print(f"next: vitsearch supernet train {space} --subnets balanced --candidates {study.path} --out preferred")
+    plan = study.plan
+    words = ["vitsearch", "supernet", "train", plan.space, "--candidates", str(study.path)]
+    words += ["--image-size", str(plan.geometry.image_size), *patch_words(plan.space, plan.fixed)]
+    print(f"next: {shlex.join(words)} --out preferred")
 
 
 def decimals(value: float | None) -> str:
@@ -272,7 +293,8 @@ def decimals(value: float | None) -> str:
 def pick_json(pick: Any) -> dict[str, Any]:
     names = ("budget", "settings", "score", "greedy_score", "agreement", "agreement_heads", "agreement_ratios", "snip")
     found = {name: getattr(pick, name) for name in names}
-    return found | {"params": pick.cost.params, "macs": pick.cost.macs, "noisy": pick.noisy}
+    found |= {"params": pick.cost.params, "macs": pick.cost.macs, "noisy": pick.noisy}
+    return found | ({} if pick.latency_ms is None else {"latency_ms": pick.latency_ms})
 
 
 def trial_json(trial: Any) -> dict[str, Any]:

@@ -149,10 +149,10 @@ def evolve_space(
             progress=tick,
             **options,
         )
-    report(found, as_json)
+    report(found, geometry, as_json)
 
 
-def report(found: Any, as_json: bool) -> None:
+def report(found: Any, geometry: Geometry, as_json: bool) -> None:
     if as_json:
         return emit({"study": str(found.path), "spaces": found.spaces, "moves": found.moves})
     table = Table("iteration", "stage", "dimension", "choices", "E-T errors", "slope", "95 %", "confidence", "becomes")
@@ -172,7 +172,8 @@ def report(found: Any, as_json: bool) -> None:
         print(f"  {space['name']}")
     last = found.spaces[-1]
     own = found.objective
-    by = f"supernet:{found.path}/supernet-{last['iteration']}" if own is None else f"{own.direction}:{own.name}"
+    by = f"supernet:{found.path}/supernet-{last['iteration']}"
+    by = by if own is None else f"{own.direction}:{own.name} --image-size {geometry.image_size}"
     strategy = "evolution:network_rate=0.2,block_rate=0.4"
     print(f"next: vitsearch search '{last['name']}' --objective {by} --strategy {strategy} --trials 1000 --out run")
 

@@ -12,15 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-from vitsearch.arguments import read_candidates, read_limits
+from vitsearch.arguments import read_candidates, read_limits, read_milliseconds, read_rate
 from vitsearch.options import (
     CandidatesOption,
     DeviceOption,
     JsonOption,
+    LatencyOption,
+    MaxLatency,
     MaxMacs,
     MaxParams,
     MinMacs,
     MinParams,
+    MinThroughput,
     RunArgument,
 )
 from vitsearch.terminal import emit, progress_bar, summary
@@ -32,6 +35,9 @@ def specialize(
     max_params: MaxParams = None,
     min_macs: MinMacs = None,
     max_macs: MaxMacs = None,
+    latency: LatencyOption = None,
+    max_latency: MaxLatency = None,
+    min_throughput: MinThroughput = None,
     rank: Annotated[bool, typer.Option("--rank", help="Evaluate those that qualify, take the most accurate.")] = False,
     candidates: CandidatesOption = None,
     out: Annotated[
@@ -42,12 +48,15 @@ def specialize(
 ) -> None:
     """The network of a supernet trained on candidates that fits a budget, at once."""
     limits = read_limits(min_params, max_params, min_macs, max_macs)
+    asked = read_milliseconds("--max-latency", max_latency), read_rate("--min-throughput", min_throughput)
     given = None if candidates is None else read_candidates(candidates)
     from vitsearch.export import export_subnet
+    from vitsearch.latency import read_speed
     from vitsearch.methods.specialization import specialize as choose
 
     with progress_bar("evaluating", 1) as tick:
-        found = choose(run, limits, candidates=given, rank=rank, device=device, progress=tick)
+        speed = read_speed(latency, *asked)
+        found = choose(run, limits, candidates=given, speed=speed, rank=rank, device=device, progress=tick)
     if out is not None:
         export_subnet(run, found.settings, out)
     shown: dict[str, Any] = {"run": str(run), "settings": found.settings, "params": found.cost.params}

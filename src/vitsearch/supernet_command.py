@@ -78,6 +78,13 @@ def supernet_train(
         str | None,
         typer.Option("--widths", help="prefix, or two-sided: from the first and the last channels [prefix]."),
     ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place-distillation",
+            help="The largest network learns from labels, and the others of a step from its outputs (BigNAS).",
+        ),
+    ] = False,
     epochs: EpochsOption = None,
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
@@ -116,6 +123,7 @@ def supernet_train(
         subnets=subnets,
         candidates=chosen_before,
         sharing=sharing_of(found, share=share, class_token=class_token, widths=widths),
+        in_place_distillation=in_place,
         geometry=Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels),
         data=data,
         recipe=chosen,

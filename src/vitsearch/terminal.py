@@ -26,7 +26,8 @@ CORRELATION_TABLES = {
 
 def summary(settings: Settings) -> str:
     """The settings in a few words, for tables."""
-    return " ".join(f"{name}={value}" if name != "space" else str(value) for name, value in settings.items())
+    words = [str(value) if name == "space" else f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    return " ".join(words)
 
 
 def emit(value: Any) -> None:

@@ -16,6 +16,8 @@ from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.data import open_data
 from vitsearch.errors import BadStudy, NothingFits, VitsearchError
+from vitsearch.latency import LatencyModel, Speed, SpeedLimits, fit_latency
+from vitsearch.latency.fitting import Timed
 from vitsearch.methods import preselection
 from vitsearch.methods.preselection import Budgets, Pass, preselect
 from vitsearch.methods.score_tables import ScoreTables, Tables
@@ -89,6 +91,49 @@ def test_picks_are_those_of_trying_every_network(space: Isotropic, resource: Any
         assert pick.cost == cost_of(settings, GEOMETRY)
         assert pick.greedy_score is not None and pick.greedy_score <= pick.score
         assert len(space.num_heads) == 3 or pick.greedy_score == pick.score
+
+
+def clock(networks: Sequence[Timed]) -> Any:
+    """Seconds in which many heads beside a wide MLP are slow: isomers differ."""
+    blocks = [[(stage.width, one) for stage in timed.architecture.stages for one in stage.blocks] for timed in networks]
+    times = [1e-3 + sum(1e-6 * width + 1e-6 * one.heads * one.hidden for width, one in each) for each in blocks]
+    return np.array([[time] * 3 for time in times])
+
+
+@pytest.fixture(scope="module")
+def latency() -> LatencyModel:
+    return fit_latency(MICRO, geometry=GEOMETRY, stopwatch=clock)
+
+
+@pytest.fixture
+def file(latency: LatencyModel, tmp_path: Path) -> Path:
+    latency.save(tmp_path / "latency.json")
+    return tmp_path / "latency.json"
+
+
+@pytest.mark.parametrize("bound", [None, 0.7], ids=["budgets alone", "with a bound for all"])
+def test_budgets_of_latency_are_those_of_trying_every_network(latency: LatencyModel, bound: float | None) -> None:
+    tables = imagined(MICRO, 5, noise=0.5)
+    representatives = [(*one, latency.latency_ms(MICRO.decode(one[2]))) for one in by_trying(MICRO, tables)]
+    times = sorted(ms for *_, ms in representatives)
+    most = None if bound is None else times[int(bound * len(times))]
+    bounds = [times[len(times) // 4], times[len(times) // 2] + 1e-9, times[-1], times[-1] + 1e-9]
+    speed = Speed(model=latency, limits=SpeedLimits(max_latency_ms=most, digest="0"))
+    picks = Selector(MICRO, [tables], geometry=GEOMETRY).picks(
+        [Window(0, one) for one in bounds], top=3, resource="latency", limits=Limits(), speed=speed
+    )
+    expected = []
+    for budget in bounds:
+        fitting = [one for one in representatives if one[3] < budget and (most is None or one[3] <= most)]
+        expected += [(budget, settings, ms) for _, _, settings, ms in fitting[:3]]
+    assert [(pick.budget, pick.settings, pick.latency_ms) for pick in picks] == expected
+    assert len(picks) == 12 and len({str(pick.settings) for pick in picks}) > 4
+
+
+def test_the_ends_of_latency_are_those_of_all_networks(latency: LatencyModel) -> None:
+    every = [latency.latency_ms(MICRO.decode(one)) for one in MICRO.region(geometry=GEOMETRY)]
+    found = [latency.latency_ms(plan) for plan in preselection.uniform_networks(MICRO)]
+    assert (min(found), max(found)) == pytest.approx((min(every), max(every)), rel=1e-12)
 
 
 def test_every_representative_has_its_exact_cost() -> None:
@@ -189,7 +234,9 @@ def test_seeds_decide(tmp_path: Path) -> None:
     [
         ({"budgets": Budgets(bounds=(9,))}, NothingFits, "no architecture of autoformer-micro has 0 <= params < 9;"),
         ({"variant": "cod"}, VitsearchError, "`variant` must be one of paper, code, snip, but got 'cod'"),
-        ({"resource": "flops"}, VitsearchError, "`resource` must be one of params, macs, but got 'flops'"),
+        ({"resource": "flops"}, VitsearchError, "`resource` must be one of params, macs, latency, but got 'flops'"),
+        ({"resource": "latency"}, VitsearchError, "`latency` must be a file of `vitsearch fit-latency`"),
+        ({"budgets": Budgets(bounds=(1.5,))}, VitsearchError, "`budgets` must be whole for resource params"),
         ({"top": 0}, VitsearchError, "`top` must be a whole number"),
         ({"variant": "code", "data": "digits"}, VitsearchError, "`data` must be noise for variant code"),
         ({"weights": "nowhere"}, BadStudy, "nowhere is not a training"),
@@ -239,6 +286,30 @@ def test_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
     assert not (tmp_path / "other").exists()
     table = cli(*command, "--budgets", "60k", "--variant", "code", "--out", tmp_path / "code")
     assert table.code == 0 and "next: vitsearch supernet train" in table.out and "one draw" in table.err
+
+
+def test_budgets_of_latency_on_the_command_line(tmp_path: Path, cli: Callable[..., Any], file: Path) -> None:
+    command = ["search", "autoformer-micro", "--strategy", "prenas", "--batch-size", 4, "--device", "cpu"]
+    command += ["--classes", 10, "--latency", file]
+    shown = cli(*command, "--budgets", "1.7ms:2.3ms:0.1ms", "--out", tmp_path / "run", "--json").json()
+    assert [pick["budget"] for pick in shown["picks"]] == [1.7, 1.8, 1.9, 2.0, 2.1, 2.2, 2.3]
+    assert all(pick["latency_ms"] < pick["budget"] for pick in shown["picks"])
+    study = Study.open(tmp_path / "run")
+    assert study.plan.geometry == GEOMETRY and study.plan.fixed == MICRO.fixed()  # as the file says
+    assert study.plan.speed is not None and "resource=latency" in study.plan.strategy
+    assert [one.measured["latency_ms"] for one in study.trials] == [pick["latency_ms"] for pick in shown["picks"]]
+    table = cli(*command, "--budgets", "60k", "--max-latency", "1800us", "--out", tmp_path / "bounded")
+    assert table.code == 0 and "latency" in table.out
+    assert all(trial.measured["latency_ms"] <= 1.8 for trial in Study.open(tmp_path / "bounded").trials)
+    other = ["--out", tmp_path / "other"]
+    assert "0 <= latency < 0.1; there is 1." in cli(*command, "--budgets", "0.1ms", *other).error()
+    assert "`--budgets` must be a time such as 5ms" in cli(*command, "--budgets", "2ms,3", *other).error()
+    wrong = cli(*command, "--budgets", "2ms", "--resource", "macs", *other).error()
+    assert "`--resource` must be latency for times" in wrong
+    wrong = cli(*command, "--budgets", "2M", "--resource", "latency", *other).error()
+    assert "`--resource` must be params or macs" in wrong
+    assert "`latency` must be a file of" in cli(*command[:-2], "--budgets", "2ms", *other).error()
+    assert not (tmp_path / "other").exists()
 
 
 def test_width_and_depth_of_the_published_candidates(published: list[dict[str, Any]]) -> None:

@@ -30,6 +30,7 @@ from vitsearch.models.skeleton import cut
 from vitsearch.models.weights import WeightBank
 from vitsearch.spaces import SPACES, Space, sample
 from vitsearch.spaces.isotropic import Isotropic
+from vitsearch.spaces.mobile import Mobile
 from vitsearch.spaces.pooled import Pooled
 from vitsearch.spaces.windowed import Windowed
 
@@ -67,6 +68,9 @@ def narrow(name: str) -> Space:
         few = {"s3": ((1, 2), (1,), (2, 3), (1, 2)), "s3-initial": ((1, 2),) * 4}[name]
         widths = tuple(tuple(width // 16 for width in stage) for stage in space.embed_dim)
         return dataclasses.replace(space, depth=few, embed_dim=widths, head_dim=2)
+    if isinstance(space, Mobile):
+        widths = tuple(tuple(width // 8 for width in place) for place in space.width)
+        return dataclasses.replace(space, resolution=(32, 64), width=widths)
     assert isinstance(space, Pooled)
     return dataclasses.replace(space, base_dim=tuple(width // 4 for width in space.base_dim))
 
@@ -74,7 +78,8 @@ def narrow(name: str) -> Space:
 def reference_slice(name: str, whole: Tensor, shape: torch.Size) -> Tensor:
     """By hand, entry by entry along each axis: q, k, v rows 0, 3, 6, ...; 1, 4, 7, ...; 2, 5, 8, ...
 
-    In patch merging the first channels of each of four corners; a smaller window's biases by torch's interpolation.
+    In patch merging the first channels of each of four corners; a smaller window's biases by torch's interpolation; the
+    middle of a kernel.
     """
     rows = list(range(shape[0]))
     if "qkv" in name:
@@ -90,21 +95,26 @@ def reference_slice(name: str, whole: Tensor, shape: torch.Size) -> Tensor:
             return grid[0, : shape[1], large // 2, large // 2][None]
         resized = torch.nn.functional.interpolate(grid, (small, small), mode="bilinear", align_corners=True)
         return resized[0].flatten(1).T[:, : shape[1]]
+    if "depthwise" in name:
+        rim = (whole.shape[-1] - shape[-1]) // 2
+        inside = [rim + place for place in range(shape[-1])]
+        return whole[rows][:, :, inside][..., inside]
     return whole[rows][tuple(slice(size) for size in shape)]
 
 
 @torch.no_grad()
 def check_equal(supernet: Supernet, networks: list[Architecture], geometry: Geometry = SMALL) -> None:
-    """The call, the extracted network, and a network filled by hand agree."""
+    """The call, the extracted network, and a network filled by hand agree: with BatchNorm, in training mode."""
     x = images(geometry)
     whole = dict(supernet.named_parameters())
     for architecture in networks:
         by_hand = build(architecture, geometry, draw_weights=False).double()
         for name, parameter in by_hand.named_parameters():
             parameter.copy_(reference_slice(name, whole[name], parameter.shape))
-        expected = by_hand(x)
+        expected = by_hand.train(supernet.batch_norm)(x)
         torch.testing.assert_close(supernet(x, architecture), expected, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(supernet.extract(architecture)(x), expected, rtol=1e-12, atol=1e-12)
+        extracted = supernet.extract(architecture).train(supernet.batch_norm)
+        torch.testing.assert_close(extracted(x), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in SPACES if not name.startswith("vitas")])

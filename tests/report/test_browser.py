@@ -16,9 +16,11 @@ from vitsearch.architecture import Absent, Architecture, Attention, Merge, Patch
 from vitsearch.cost import Geometry
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Trial
+from vitsearch.report import page as page_module
 from vitsearch.report.columns import Columns, parts_of
 from vitsearch.report.page import write_page
 from vitsearch.report.studies import write_report
+from vitsearch.spaces import SPACES, sample
 
 WriteStudy = Callable[..., Path]
 EVIL = '<img src=x onerror="window.evil=1"><script>window.evil=1</script>'
@@ -102,6 +104,30 @@ def test_front_drawing_and_table(opened: Callable[..., Any], write_study: WriteS
     assert "no value" in page.locator("#architecture-run").inner_text()  # it failed, and says why
 
 
+def test_large_studies_of_large_spaces_stay_small(
+    opened: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Networks that are all different; a page of 10,000 has to stay below 6.5 MB, so one of 2,500 has a quarter."""
+    space = "vitas"
+    study = {"format": 1, "kind": "search", "space": space, "fixed": SPACES[space].fixed(), "limits": {}, "seed": 0}
+    study |= {"objectives": [{"name": "dss", "direction": "max"}], "environments": [], "wanted": 2500}
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    with open(tmp_path / "trials.jsonl", "w") as file:
+        for number, one in enumerate(sample(space, 2500, seed=1)):
+            measured = {"dss": number / 7, "params": number * 9001, "macs": number * 900_001}
+            file.write(Trial(number=number, settings=one, measured=measured, seconds=0.1).to_line())
+    monkeypatch.setattr(page_module, "PLAIN", 1000)
+    write_report([tmp_path], tmp_path / "page.html")
+    empty = len(page_module.static_page("", {"studies": []}))
+    assert (tmp_path / "page.html").stat().st_size - empty < (6_500_000 - empty) / 4 * 1.3  # tables of parts come first
+    page = opened(tmp_path / "page.html")
+    assert page.evaluate("vitsearch.data().then((data) => data.studies[0].trials.count)") == 2500
+    own = json.loads((tmp_path / "trials.jsonl").read_text().splitlines()[2499])["settings"]
+    script = """async () => { const trials = new vitsearch.Trials([]);
+      trials.add((await vitsearch.data()).studies[0].trials); return trials.settings(2499); }"""
+    assert page.evaluate(script) == own
+
+
 def test_phone_dark_and_print(opened: Callable[..., Any], write_study: WriteStudy, tmp_path: Path) -> None:
     write_report([write_study(tmp_path / "run", 20)], tmp_path / "page.html")
     options = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -114,6 +140,56 @@ def test_phone_dark_and_print(opened: Callable[..., Any], write_study: WriteStud
     assert dark.evaluate("[...vitsearch.allCharts].every((chart) => chart.drawn)")
     assert dark.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not dark.locator("button").first.is_visible()
+
+
+def write_discovery(folder: Path) -> Path:
+    folder.mkdir()
+    plan = {"format": 1, "kind": "discover", "tables": ["a.json"], "evolution": {"evaluations": 12}, "folds": 2}
+    (folder / "study.json").write_text(json.dumps(plan | {"environments": []}))
+    with open(folder / "trials.jsonl", "w") as file:
+        for number in range(12):
+            measured = {"joint": number % 5 / 5, "size": 3 + number % 4}
+            formula = {"formula": f"abs(qkv.grad) + {EVIL}{number}"}
+            file.write(Trial(number=number, settings=formula, measured=measured, seconds=0.1).to_line())
+    row = {"score": EVIL, "kendall": 0.5, "kendall_low": None, "kendall_high": None, "above_best_size": None}
+    found = {"formula": f"exp({EVIL})", "joint": 0.8, "fold_formulas": [EVIL], "warnings": [EVIL]}
+    found["rows"] = [row | {"dataset": name} for name in (EVIL, "joint")]
+    (folder / "found.json").write_text(json.dumps(found))
+    return folder
+
+
+def test_formulas_spaces_and_slots(
+    opened: Callable[..., Any], write_study: WriteStudy, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    """A discovery, the evolution of a space, and a space with empty slots, side by side and on a phone."""
+    options = ["--objective", "macs", "--samples", 2, "--iterations", 1, "--image-size", 32, "--device", "cpu"]
+    assert cli("evolve-space", "s3-initial", *options, "--out", tmp_path / "moved", "-q").code == 0
+    slots = write_study(tmp_path / "slots", 30, "vitas-micro")
+    write_report([write_discovery(tmp_path / "formulas"), tmp_path / "moved", slots], tmp_path / "page.html")
+    page = opened(tmp_path / "page.html", viewport={"width": 390, "height": 844})
+    page.evaluate("async () => { for (const chart of vitsearch.allCharts) await chart.draw(); }")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("window.evil") is None and page.locator("img").count() == 0
+    assert page.locator("#finding-0-formulas pre").inner_text() == f"exp({EVIL})"
+    assert page.locator("#finding-1-formulas tbody tr").count() == 1
+    assert page.locator("#architecture-formulas pre").inner_text() == f"abs(qkv.grad) + {EVIL}4"
+    assert page.locator("#finding-1-moved tbody tr").count() == 20
+    assert page.locator("#architecture-moved .drawing svg .hit").count() > 4
+    page.locator("#trials-moved tbody tr").nth(3).click()
+    number = int(page.locator("#architecture-moved h2").inner_text().split()[-1])
+    own = json.loads((tmp_path / "moved" / "trials.jsonl").read_text().splitlines()[number])["settings"]
+    found = page.evaluate(
+        "(number) => { const data = JSON.parse(document.getElementById('data').textContent).studies[1];"
+        "const trials = new vitsearch.Trials([]); trials.add(data.trials); return trials.settings(number); }",
+        number,
+    )
+    assert found == own
+    bars = page.locator("#space-slots .chart").nth(2).locator(".xtick text").all_text_contents()
+    assert bars == ["0", "2", "4"]
+    assert page.locator("#space-moved .chart").nth(2).locator(".xtick text").all_text_contents()[0] == "7"
+    page.fill("#trials-slots input[type=search]", "–")
+    assert page.locator("#trials-slots tbody tr").count() > 0  # networks with an empty slot
+    assert page.locator("#fronts .legendtext").all_text_contents() == ["moved", "slots"]  # formulas have no MACs
 
 
 def test_what_users_write_stays_text(opened: Callable[..., Any], write_study: WriteStudy, tmp_path: Path) -> None:

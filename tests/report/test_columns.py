@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from vitsearch.architecture import Absent, Architecture, Attention, Merge, Patch, Stage, WindowAttention
+from vitsearch.architecture import (
+    Absent,
+    Architecture,
+    Attention,
+    Bottleneck,
+    Convolution,
+    InvertedResidual,
+    Merge,
+    Patch,
+    Stage,
+    WindowAttention,
+)
 from vitsearch.cost import Geometry, architecture_cost, fixed_cost
 from vitsearch.records import Trial
-from vitsearch.report.columns import ALPHABET, Coded, Columns, parts_of
+from vitsearch.report.columns import ALPHABET, Coded, Columns, choices_of, entries_of, parts_of
 from vitsearch.spaces import SPACES, decode, sample
 
 GEOMETRY = Geometry(image_size=64, classes=10)
@@ -31,15 +43,16 @@ def indices(code: str, width: int) -> list[int]:
 
 @pytest.mark.parametrize("space", sorted(SPACES))
 def test_settings_and_networks_come_back(space: str) -> None:
-    trials, columns = trials_of(space, 40), Columns(GEOMETRY)
+    trials, columns = trials_of(space, 40), Columns(GEOMETRY, SPACES[space])
     columns.extend(trials[:15])
     columns.extend(trials[15:])
     shown = json.loads(json.dumps(columns.to_json()))
     for number, trial in enumerate(trials):
         found: dict[str, Any] = {}
         for name, column in shown["settings"].items():
-            values = [column["values"][index] for index in indices(column["codes"][number], column["width"])]
-            found[name] = values if column["per"] == "block" else values[0]
+            codes = column["codes"][number].split(".")
+            parts = [[column["values"][index] for index in indices(code, column["width"])] for code in codes]
+            found[name] = {"network": parts[0][0], "stage block": parts}.get(column["per"], parts[0])
         assert found == trial.settings == columns.settings_at(number)
         tokens = indices(shown["parts"]["codes"][number], shown["parts"]["width"])
         network = decode(trial.settings)
@@ -55,12 +68,7 @@ def test_costs_of_the_parts_add_up(space: str) -> None:
         blocks = sum(part["params"] for part in parts if part["part"] == "block")
         entries = sum(part["params"] for part in parts if part["part"] == "stage")
         sides, extra = network.sides(64), int(network.class_token)
-        empty = Architecture(
-            stages=tuple(Stage(entry=stage.entry, width=stage.width, blocks=()) for stage in network.stages),
-            class_token=network.class_token,
-            position=network.position,
-            readout=network.readout,
-        )
+        empty = replace(network, stages=tuple(replace(stage, blocks=()) for stage in network.stages))
         assert blocks + fixed_cost(empty, GEOMETRY, sides, extra).params == architecture_cost(network, GEOMETRY).params
         assert 0 < entries < fixed_cost(empty, GEOMETRY, sides, extra).params
 
@@ -78,6 +86,17 @@ def test_every_kind_of_part_is_named() -> None:
     assert [part.get("kind") for part in parts] == kinds
     assert [part["side"] for part in parts if part["part"] == "stage"] == [16, 8]
     assert parts[1]["window"] == 4 and parts[1]["shifted"] is True and parts[2]["params"] == 0
+
+
+def test_convolutions_say_how_wide_they_are_inside() -> None:
+    stages = (
+        Stage(entry=Convolution(kernel=3, stride=2), width=16, blocks=()),
+        Stage(entry=Bottleneck(expansion=6, kernel=5), width=24, blocks=(InvertedResidual(expansion=6, kernel=5),)),
+    )
+    network = Architecture(stages=stages, class_token=False, position="none", resolution=32)
+    parts = [value for _, value in parts_of(network, GEOMETRY)][:-1]
+    shown = [(part["kind"], part["kernel"], part["hidden"]) for part in parts]
+    assert shown == [("convolution", 3, 16), ("bottleneck", 5, 6 * 16), ("inverted_residual", 5, 6 * 24)]
 
 
 def test_parts_since_a_number_continue_those_before() -> None:
@@ -110,9 +129,21 @@ def test_failures_gaps_and_unknown_spaces() -> None:
     assert "b" not in columns.settings_at(2)
 
 
+@pytest.mark.parametrize("space", ["s3-initial", "s3", "vitas", "vitas-micro", "pit", "autoformer-tiny"])
+def test_settings_are_few_values(space: str) -> None:
+    """Each a choice of the space, so that a study of thousands stays small."""
+    columns = Columns(GEOMETRY, SPACES[space])
+    columns.extend(trials_of(space, 60))
+    for knob in SPACES[space].knobs:
+        choices = choices_of(SPACES[space], knob)
+        assert columns.settings[knob.name].values == choices and len(choices) == len(set(map(str, choices))) < 50
+        entries = {str(one) for settings in sample(space, 300) for one in entries_of(knob, settings[knob.name])}
+        assert entries <= set(map(str, choices)), knob.name
+
+
 def test_more_values_take_more_digits() -> None:
     coded = Coded()
     for number in range(70):
-        coded.append([number])
+        coded.append(number)
     shown = coded.to_json()
     assert shown["width"] == 2 and [indices(code, 2) for code in shown["codes"]] == [[number] for number in range(70)]

@@ -104,7 +104,7 @@ def test_trainings(tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text(json.dumps({"format": 1, "kind": "train", "recipe": recipe}))
     row = {"epoch": 2, "step": 20, "loss": 0.5, "images_per_second": 50.0, "validation_top1": 61.5}
     (tmp_path / "epochs.jsonl").write_text(json.dumps(row) + "\n")
-    assert (refreshed(tmp_path).state, refreshed(tmp_path).done, refreshed(tmp_path).wanted) == ("stopped", 2, 4)
+    assert (refreshed(tmp_path).state, refreshed(tmp_path).progress[:2]) == ("stopped", (2, 4))
     log = EpochLog(tmp_path / "epochs.jsonl")
     assert refreshed(tmp_path).state == "running" and refreshed(tmp_path).seconds_left == pytest.approx(2 * 100 / 50)
     log.close()

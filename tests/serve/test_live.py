@@ -16,11 +16,17 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
+import torch
+from safetensors.torch import load
 
+from vitsearch.cost import Geometry
+from vitsearch.export import export, untrained
 from vitsearch.records import Journal, Trial, read_trials
 from vitsearch.serve import make_app
 from vitsearch.serve.run import AT_ONCE, bind
 from vitsearch.spaces import cost_of, sample
+from vitsearch.training.plan import TrainingPlan, write_plan
+from vitsearch.training.recipe import RECIPES
 
 WriteStudy = Callable[..., Path]
 READERS = 200
@@ -105,6 +111,40 @@ def test_a_network_to_take_home(write_study: WriteStudy, tmp_path: Path) -> None
         config = json.loads(archive.read("run-trial-4/config.json"))
     trial = read_trials(tmp_path / "run" / "trials.jsonl")[0][4]
     assert names >= {"config.json", "model.safetensors"} and config["model_args"]["settings"] == trial.settings
+
+
+def unpacked(answer: Any) -> dict[str, Any]:
+    """The weights in what came, and what is said of them."""
+    assert answer.status_code == 200, answer.text
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        files = {Path(name).name: archive.read(name) for name in archive.namelist()}
+    return {"weights": load(files["model.safetensors"]), "about": json.loads(files["config.json"])["vitsearch"]}
+
+
+def test_a_trained_network_comes_with_its_weights(tmp_path: Path) -> None:
+    """And never with weights that lie elsewhere."""
+    from starlette.testclient import TestClient
+
+    settings, geometry = sample("autoformer-micro")[0], Geometry(image_size=32, classes=10)
+    folder = tmp_path / "studies" / "evolved" / "trained"
+    export(lambda: untrained(settings, geometry, seed=9), folder, "timm")
+    plan = TrainingPlan(settings=settings, geometry=geometry, data="digits", recipe=RECIPES["quick"], seed=0)
+    write_plan(folder, plan, [{"device": "cpu"}])
+    (folder / "result.json").write_text('{"test_top1": 50.0}')
+    (folder.parent / "study.json").write_text('{"kind": "evolve-space"}')
+    reader = TestClient(make_app(tmp_path / "studies"), base_url="http://localhost")
+    names = [one["name"] for one in reader.get("/api/studies").json()["studies"]]
+    assert sorted(names) == ["evolved", "evolved/trained"]  # a study inside a study
+    asked = {"name": "evolved/trained", "trial": 0, "form": "timm"}
+    found = unpacked(reader.get("/api/download", params=asked))
+    own = load((folder / "model.safetensors").read_bytes())
+    assert found["about"]["seed"] == 9 and all(torch.equal(found["weights"][name], own[name]) for name in own)
+    (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    (folder / "model.safetensors").symlink_to(tmp_path / "elsewhere.safetensors")
+    again = TestClient(make_app(tmp_path / "studies"), base_url="http://localhost")
+    found = unpacked(again.get("/api/download", params=asked))
+    assert found["about"] == {"weights": "initial", "seed": 0}
+    assert not all(torch.equal(found["weights"][name], own[name]) for name in own)
 
 
 def test_clicking_through(browser: Any, write_study: WriteStudy, tmp_path: Path) -> None:

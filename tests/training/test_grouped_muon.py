@@ -1,4 +1,4 @@
-"""Grouped Muon against timm's own, which goes through the matrices one after the other."""
+"""Muon on all matrices at once against timm's own, which goes through the matrices one after the other."""
 
 from __future__ import annotations
 

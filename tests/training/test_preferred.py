@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -17,6 +18,8 @@ from scipy import stats
 
 from vitsearch.architecture import Settings
 from vitsearch.errors import VitsearchError
+from vitsearch.latency import fit_latency
+from vitsearch.latency.fitting import Timed
 from vitsearch.spaces import SPACES
 from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.preferred import scheme_of
@@ -36,6 +39,14 @@ CANDIDATES = [
     network(48, [3, 3, 2], [2.0, 3.0, 3.0]),
     network(48, [3, 3, 3], [3.0, 3.0, 3.0]),
 ]
+
+
+def clock(networks: Sequence[Timed]) -> Any:
+    """Seconds that grow with the heads."""
+    heads = [sum(block.heads for stage in one.architecture.stages for block in stage.blocks) for one in networks]
+    return np.array([[1e-3 * (1 + count)] * 3 for count in heads])
+
+
 KEYS = [json.dumps(settings) for settings in CANDIDATES]
 
 
@@ -119,6 +130,15 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     assert ranked["top1"] == max(one["top1"] for one in ranked["ranked"])
     text = cli("specialize", tmp_path / "run", "--max-params", "10k").error()
     assert "none of the" in text and "satisfies max_params=10000; the smallest has params=" in text
+
+    model = fit_latency(MICRO.with_patch_size(8), geometry=plan.geometry, stopwatch=clock)
+    model.save(tmp_path / "latency.json")
+    times = {json.dumps(one): model.latency_ms(MICRO.decode(one)) for one in plan.candidates}
+    bound = sorted(times.values())[len(times) // 2]
+    fast = ["specialize", tmp_path / "run", "--latency", tmp_path / "latency.json", "--max-latency"]
+    found = cli(*fast, f"{bound!r}ms", "--json").json()["settings"]
+    assert found == next(one for one in plan.candidates if times[json.dumps(one)] <= bound)
+    assert "the fastest takes" in cli(*fast, "1us").error()
 
     after = ["search", "autoformer-micro", "--strategy", "prenas", "--weights", tmp_path / "run", "--draws", 2]
     post = cli(*after, "--budgets", "60k", "--out", tmp_path / "post", "--device", "cpu", "--json").json()

@@ -4,6 +4,7 @@ from vitsearch.data.augment import Augmentation
 from vitsearch.data.base import (
     DATASETS,
     Batch,
+    ChosenImages,
     Dataset,
     Images,
     ImageSource,
@@ -19,6 +20,7 @@ __all__ = [
     "DATASETS",
     "Augmentation",
     "Batch",
+    "ChosenImages",
     "Dataset",
     "ImageSource",
     "Images",

@@ -70,6 +70,20 @@ class JoinedImages:
         raise IndexError(index)
 
 
+class ChosenImages:
+    """Some of a part, in the order given."""
+
+    def __init__(self, images: Images, indices: Sequence[int]) -> None:
+        self.images, self.indices = images, indices
+        self.labels = images.labels[torch.tensor(indices, dtype=torch.long)]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read(self, index: int) -> Tensor:
+        return self.images.read(self.indices[index])
+
+
 class Dataset(ImageSource, Protocol):
     """What training needs. No image is in two parts; `mean` and `std` are of the training part, in [0, 1]."""
 

@@ -86,6 +86,8 @@ def _facts(handover: Handover) -> dict[str, Any]:
     recorded = handover.config.get("vitsearch") or {}
     facts: dict[str, Any] = {"parameters": f"{cost.params:,}", "multiply-accumulates": f"{cost.macs:,}"}
     facts |= {"image": f"{geometry.channels} x {geometry.image_size} x {geometry.image_size}"}
+    if isinstance(handover.network, VisionNetwork) and (side := handover.network.architecture.resolution):
+        facts["resized inside the network to"] = f"{side} x {side}"
     facts |= {"classes": geometry.classes}
     if plan is not None and plan.space is None:
         facts |= {"trained on": f"{plan.data}, {plan.parts}", "seed": plan.seed}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 from torch import nn
 
 from vitsearch.architecture import Settings, check_seed
@@ -18,6 +19,7 @@ from vitsearch.models import VisionNetwork, build
 from vitsearch.models.folder import CONFIG, timm_config
 from vitsearch.records import parse_json
 from vitsearch.spaces import canonical, decode
+from vitsearch.training.calibration import calibrated, calibration_batches
 from vitsearch.training.plan import RESULT, STUDY, TrainingPlan, read_plan
 from vitsearch.training.supernet import read_supernet
 from vitsearch.training.transfer import fit_weights, load_weights
@@ -98,8 +100,9 @@ def inherited(folder: str | Path, settings: Mapping[str, Any]) -> Handover:
     data = open_training_data(plan.data)
     about = {"weights": "inherited", "supernet": str(folder), "data": plan.data, "seed": plan.seed}
     crop = plan.recipe.crop_percent
+    calibration = calibration_batches(supernet, plan, data, torch.device("cpu"))
     return Handover(
-        network=supernet.extract(decode(spelled)),
+        network=calibrated(supernet, decode(spelled), calibration, plan.recipe.precision),
         settings=spelled,
         geometry=plan.geometry,
         config=timm_config(spelled, plan.geometry, about, mean=data.mean, std=data.std, crop_percent=crop),

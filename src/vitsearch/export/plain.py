@@ -56,6 +56,56 @@ class Merging(nn.Module):
         return x
 
 
+class Convolution(nn.Module):
+    """MobileNetV2's first and last layer, of an image or of tokens, with BatchNorm and ReLU6; to tokens."""
+
+    def __init__(self, before: int, width: int, side: int, kernel: int, stride: int, norm_eps: float) -> None:
+        super().__init__()
+        self.side = side
+        self.proj = nn.Conv2d(before, width, kernel, stride=stride, padding=kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(width, eps=norm_eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 3:
+            x = x.transpose(1, 2).reshape(x.shape[0], -1, self.side, self.side)
+        return F.relu6(self.norm(self.proj(x))).flatten(2).transpose(1, 2)
+
+
+class Inverted(nn.Module):
+    """MobileNetV2: wider, each channel alone, back, with BatchNorm after each; `residual` adds what came in."""
+
+    def __init__(
+        self,
+        before: int,
+        width: int,
+        side: int,
+        expansion: int,
+        kernel: int,
+        stride: int,
+        norm_eps: float,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.side, self.wider, self.residual = side, expansion > 1, residual
+        hidden = before * expansion
+        if self.wider:
+            self.expand = nn.Conv2d(before, hidden, 1, bias=False)
+            self.norm1 = nn.BatchNorm2d(hidden, eps=norm_eps)
+        self.depthwise = nn.Conv2d(hidden, hidden, kernel, stride, kernel // 2, groups=hidden, bias=False)
+        self.norm2 = nn.BatchNorm2d(hidden, eps=norm_eps)
+        self.project = nn.Conv2d(hidden, width, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(width, eps=norm_eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        came = x
+        x = x.transpose(1, 2).reshape(x.shape[0], -1, self.side, self.side)
+        if self.wider:
+            x = F.relu6(self.norm1(self.expand(x)))
+        x = F.relu6(self.norm2(self.depthwise(x)))
+        x = self.norm3(self.project(x)).flatten(2).transpose(1, 2)
+        return came + x if self.residual else x
+
+
 class RelativePosition(nn.Module):
     """AutoFormer's vectors for the row and the column offset of every (query, key) pair; row 0: the class token."""
 

@@ -21,7 +21,7 @@ from vitsearch.models.folder import WEIGHTS, write_weights
 from vitsearch.records import write_atomically
 
 MODULE = "model.py"
-HEADER = '''"""A vision transformer in plain torch, written by vitsearch {version}.
+HEADER = '''"""A {kind} in plain torch, written by vitsearch {version}.
 
 import torch, model
 network = model.load()                     # with {weights}, which lies beside this file
@@ -49,7 +49,7 @@ def load(weights: str | Path = Path(__file__).with_name("{weights}")) -> Network
 '''
 FORWARD = """
     def forward(self, x: Tensor) -> Tensor:
-        for index, stage in enumerate(self.stages):
+{resize}        for index, stage in enumerate(self.stages):
             x = self.embed(stage.entry(x)) if index == 0 else stage.entry(x)
             for block in stage.blocks:
                 x = block(x)
@@ -58,6 +58,7 @@ FORWARD = """
     def embed(self, x: Tensor) -> Tensor:
 {embed}        return x
 """
+RESIZE = '        x = F.interpolate(x, size=({side}, {side}), mode="bilinear", antialias={smaller})\n'
 POSITION = "        x = x + self.pos_embed\n"
 CLASS_TOKEN = "        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1)\n"
 
@@ -82,6 +83,11 @@ def _window_attention(block: blueprint.WindowAttention, width: int, side: int, e
     return f"Block({layer}, {width}, hidden={block.hidden}, norm_eps={eps!r})"
 
 
+def _inverted_residual(block: blueprint.InvertedResidual, width: int, side: int, eps: float, late_token: bool) -> str:
+    size = f"side={side}, expansion={block.expansion}, kernel={block.kernel}"
+    return f"Inverted({width}, {width}, {size}, stride=1, norm_eps={eps!r}, residual=True)"
+
+
 def _absent(block: blueprint.Absent, width: int, side: int, eps: float, late_token: bool) -> str:
     return "nn.Identity()"
 
@@ -99,21 +105,36 @@ def _merge(entry: blueprint.Merge, before: int, width: int, side: int, eps: floa
     return f"Merging({before}, {width}, side={side}, norm_eps={eps!r})"
 
 
+def _convolution(entry: blueprint.Convolution, before: int, width: int, side: int, eps: float, token: bool) -> str:
+    size = f"side={side}, kernel={entry.kernel}, stride={entry.stride}"
+    return f"Convolution({before}, {width}, {size}, norm_eps={eps!r})"
+
+
+def _bottleneck(entry: blueprint.Bottleneck, before: int, width: int, side: int, eps: float, token: bool) -> str:
+    size = f"side={side}, expansion={entry.expansion}, kernel={entry.kernel}, stride={entry.stride}"
+    return f"Inverted({before}, {width}, {size}, norm_eps={eps!r})"
+
+
 BLOCK_TEXTS: dict[type[Any], Callable[..., str]] = {
     blueprint.Attention: _attention,
     blueprint.ClassAttention: _class_attention,
     blueprint.WindowAttention: _window_attention,
+    blueprint.InvertedResidual: _inverted_residual,
     blueprint.Absent: _absent,
 }
 ENTRY_TEXTS: dict[type[Any], Callable[..., str]] = {
     blueprint.Patch: _patch,
     blueprint.Pool: _pool,
     blueprint.Merge: _merge,
+    blueprint.Convolution: _convolution,
+    blueprint.Bottleneck: _bottleneck,
 }
 LAYERS: tuple[type[nn.Module], ...] = (
     plain.PatchEmbed,
     plain.Pooling,
     plain.Merging,
+    plain.Convolution,
+    plain.Inverted,
     plain.RelativePosition,
     plain.Attention,
     plain.WindowAttention,
@@ -136,6 +157,7 @@ def source_of(architecture: Architecture, geometry: Geometry, mean: tuple[float,
             needed.insert(0, text)
     header = HEADER.format(
         version=__version__,
+        kind="vision transformer" if architecture.final_norm else "convolutional network",
         weights=WEIGHTS,
         channels=geometry.channels,
         side=geometry.image_size,
@@ -156,18 +178,23 @@ def _network(architecture: Architecture, geometry: Geometry) -> str:
         covered = sides[0] ** 2 + (prefix if architecture.position == "all" else 0)
         lines.append(f"        self.pos_embed = nn.Parameter(torch.zeros(1, {covered}, {first}))")
     lines.append("        stages: list[nn.Module] = []")
-    before, before_side = geometry.channels, geometry.image_size
+    before, before_side = geometry.channels, architecture.resolution or geometry.image_size
+    resize = ""
+    if before_side != geometry.image_size:
+        resize = RESIZE.format(side=before_side, smaller=geometry.image_size > before_side)
     for stage, side in zip(architecture.stages, sides, strict=True):
         lines += _stage(stage, before, before_side, side, architecture)
         before, before_side = stage.width, side
     lines += ["        self.stages = nn.ModuleList(stages)"]
-    lines += [f"        self.norm = nn.LayerNorm({last}, eps={architecture.norm_eps!r})"]
+    if architecture.final_norm:
+        lines += [f"        self.norm = nn.LayerNorm({last}, eps={architecture.norm_eps!r})"]
     lines += [f"        self.head = nn.Linear({last}, {geometry.classes})"]
-    tokens = f"self.norm(x)[:, {prefix}:].mean(1)" if architecture.readout == "mean" else "self.norm(x)[:, 0]"
+    normed = "self.norm(x)" if architecture.final_norm else "x"
+    tokens = f"{normed}[:, {prefix}:].mean(1)" if architecture.readout == "mean" else f"{normed}[:, 0]"
     steps = {"none": [], "patches": [POSITION], "all": []}[architecture.position]
     steps += [CLASS_TOKEN] if prefix else []
     steps += [POSITION] if architecture.position == "all" else []
-    return "\n".join(lines) + "\n" + FORWARD.format(readout=tokens, embed="".join(steps))
+    return "\n".join(lines) + "\n" + FORWARD.format(resize=resize, readout=tokens, embed="".join(steps))
 
 
 def _stage(stage: Stage, before: int, before_side: int, side: int, architecture: Architecture) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from vitsearch.architecture import (
@@ -14,15 +15,17 @@ from vitsearch.architecture import (
     Architecture,
     Attention,
     Block,
+    Bottleneck,
     ClassAttention,
     Entry,
+    InvertedResidual,
     Patch,
     Stage,
     WindowAttention,
 )
 from vitsearch.cost import Geometry, block_cost, fixed_cost
 
-Frame: TypeAlias = tuple[tuple[Entry, int], ...]  # entry and width of each stage
+Frame: TypeAlias = tuple[int | None, tuple[tuple[Entry, int], ...]]  # resolution; entry and width of each stage
 
 
 class Place(NamedTuple):
@@ -45,7 +48,7 @@ def places_of(architecture: Architecture, image_size: int) -> list[Place]:
 
 
 def frame_of(architecture: Architecture) -> Frame:
-    return tuple([(stage.entry, stage.width) for stage in architecture.stages])
+    return architecture.resolution, tuple([(stage.entry, stage.width) for stage in architecture.stages])
 
 
 def without_blocks(architecture: Architecture) -> Architecture:
@@ -55,8 +58,8 @@ def without_blocks(architecture: Architecture) -> Architecture:
 
 def chain(like: Architecture, place: Place, length: int) -> Architecture:
     """A network of one stage that is `length` times this block; its image is the block's map, one pixel a token."""
-    blocks = (place.block,) * length
-    return replace(like, stages=(Stage(entry=Patch(size=1, stride=1), width=place.width, blocks=blocks),))
+    stage = Stage(entry=Patch(size=1, stride=1), width=place.width, blocks=(place.block,) * length)
+    return replace(like, stages=(stage,), resolution=None)
 
 
 def attention_features(place: Place) -> list[float]:
@@ -84,6 +87,17 @@ def window_features(place: Place) -> list[float]:
     return _features(place, block, padded * padded, 2 * pairs * block.heads * block.head_dim, block.heads * pairs)
 
 
+def inverted_features(place: Place) -> list[float]:
+    """MACs of the two convolutions of single places, of the one of single channels, elements moved, weights."""
+    block = place.block
+    assert isinstance(block, InvertedResidual)
+    cost, tokens = block_cost(block, place.width, place.side, place.extra_tokens), place.side**2
+    hidden = place.width * block.expansion
+    apart = tokens * hidden * block.kernel**2
+    moved = tokens * (3 * place.width + (4 if block.expansion > 1 else 2) * hidden)
+    return [float(number) for number in (cost.macs - apart, apart, moved, cost.params, 1)]
+
+
 def _features(place: Place, block: Attention | WindowAttention, tokens: int, products: int, scores: int) -> list[float]:
     """MACs with weights, MACs of attention, elements moved by all else, softmax's elements, weights, a constant."""
     cost, inner = block_cost(block, place.width, place.side, place.extra_tokens), block.heads * block.head_dim
@@ -95,6 +109,7 @@ FEATURES: dict[type[Any], Callable[[Place], list[float]]] = {
     Attention: attention_features,
     ClassAttention: class_attention_features,
     WindowAttention: window_features,
+    InvertedResidual: inverted_features,
 }
 
 
@@ -103,11 +118,22 @@ def block_features(place: Place) -> list[float]:
 
 
 def frame_features(architecture: Architecture, geometry: Geometry) -> list[float]:
-    """MACs of entries and classifier, elements of the maps, a constant; of a network with or without blocks."""
+    """MACs of entries and classifier, elements of the maps, a constant; of a network with or without blocks.
+
+    Where stages begin with blocks, these are most of the work: then MACs of single channels apart, and the weights.
+    """
     sides, extra = architecture.sides(geometry.image_size), int(architecture.class_token)
-    macs = fixed_cost(architecture, geometry, sides, extra).macs
+    params, macs = fixed_cost(architecture, geometry, sides, extra)
     moved = sum(stage.width * (side * side + extra) for stage, side in zip(architecture.stages, sides, strict=True))
-    return [float(macs), float(moved), 1.0]
+    if architecture.final_norm:
+        return [float(macs), float(moved), 1.0]
+    apart = 0
+    for number, (before, stage) in enumerate(pairwise(architecture.stages)):
+        if isinstance(stage.entry, Bottleneck):
+            hidden = before.width * stage.entry.expansion
+            moved += hidden * (sides[number] ** 2 + sides[number + 1] ** 2)
+            apart += hidden * (stage.entry.kernel * sides[number + 1]) ** 2
+    return [float(macs - apart), float(apart), float(moved), float(params), 1.0]
 
 
 def spread(found: Sequence[Any], count: int) -> list[Any]:

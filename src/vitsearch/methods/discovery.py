@@ -139,8 +139,9 @@ def run_discovery(
             for seed in range(plan.seed, plan.seed + plan.seeds)
         ]
         evidence = Evidence(columns, caches, plan.weights)
-        for one in caches:
-            one.fill(evidence.networks, _telling(progress, f"statistics, seed {one.seed}"))
+        with Journal(path / "trials.jsonl"):  # locked from the start, so that those who look on see that it runs
+            for one in caches:
+                one.fill(evidence.networks, _telling(progress, f"statistics, seed {one.seed}"))
         folds = Folds(evidence, plan.folds, plan.seed)
         found = [_search(path, plan, evidence, folds, fold, progress) for fold in (None, *range(plan.folds))]
         whole, parts = found[0], found[1:]

@@ -11,26 +11,32 @@ of every draw, so that a stopped choice goes on with the next draw.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
-from vitsearch.architecture import brief, check_whole
+from vitsearch.architecture import Architecture, brief, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.environment import describe_environment, pick_device
 from vitsearch.errors import BadStudy, NothingFits, VitsearchError
+from vitsearch.latency import LATENCY, Speed, note_other_machine, read_speed
+from vitsearch.methods.one_step import ChainSelector, ChainTables, both, chain_tables, fitting_count
 from vitsearch.methods.score_tables import CODE_DROP_PATH, ScoreTables, Variant, code_images, score_tables
 from vitsearch.methods.two_steps import RELIABLE, Pick, Resource, Selector, Window
 from vitsearch.models.supernet import Supernet
 from vitsearch.records import Journal, Objective, Trial
 from vitsearch.spaces import SPACES, Space
+from vitsearch.spaces.halved import HalvedRegion
 from vitsearch.spaces.isotropic import Isotropic
+from vitsearch.spaces.mobile import Mobile
 from vitsearch.study import Plan, Study, check_same, open_or_create, study_folder
 from vitsearch.training.plan import EpochLog
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
@@ -47,13 +53,17 @@ log = logging.getLogger("vitsearch")
 class Budgets:
     """The budgets C = (a, a + step, ..., b) of Eq. 10, or any list of them, in growing order."""
 
-    bounds: tuple[int, ...]
-    below: int = 0
+    bounds: tuple[int | float, ...]
+    """Whole, or milliseconds of predicted latency."""
+    below: int | float = 0
     """Where the public code's first bin begins."""
 
     def __post_init__(self) -> None:
         for bound in self.bounds:
-            check_whole("budgets", bound, most=1 << 62)
+            if not isinstance(bound, float):
+                check_whole("budgets", bound, most=1 << 62)
+            elif not 0 < bound < math.inf:
+                raise VitsearchError(f"`budgets` must be more than 0, but got {bound}")
         if not self.bounds or list(self.bounds) != sorted(set(self.bounds)):
             raise VitsearchError(f"`budgets` must grow, but got {brief(list(self.bounds))}")
 
@@ -77,7 +87,7 @@ class Preselected:
 class Pass:
     """Where the tables of a draw come from: a function of the seed and the number of the draw."""
 
-    space: Isotropic
+    space: Isotropic | Mobile
     geometry: Geometry
     variant: Variant
     source: ImageSource
@@ -86,12 +96,14 @@ class Pass:
     device: torch.device
     trained: Supernet | None = None
 
-    def tables(self, draw: int) -> ScoreTables:
+    def tables(self, draw: int) -> ScoreTables | ChainTables:
         """The first draw has the weights and the batch that `--weights shared` gives the proxies."""
         seed = seed_of(self.seed, "draw", draw) if draw else self.seed
         batch = self.source.draw(self.batch_size, self.geometry, seed)
         with borrowed_generators(self.device):
             seed_generators(seed_of(seed, "stochastic depth"))
+            if isinstance(self.space, Mobile):
+                return chain_tables(self._supernet(seed), batch)
             return score_tables(self._supernet(seed), self._images(batch), self.variant)
 
     def _supernet(self, seed: int) -> Supernet:
@@ -120,6 +132,9 @@ def preselect(
     batch_size: int | None = None,
     patch_size: int | Sequence[int] | None = None,
     weights: str | None = None,
+    latency: str | Path | None = None,
+    max_latency_ms: float | None = None,
+    min_throughput: float | None = None,
     device: str = "auto",
     resume: bool = False,
     allow_changed: bool = False,
@@ -127,13 +142,19 @@ def preselect(
 ) -> Preselected:
     """Choose the `top` networks of every budget and keep them as the trials of the study `out`.
 
+    `latency` is a file of `fit_latency`: each pick then has its prediction, budgets may be of latency, and
+    `max_latency_ms` (of a batch) and `min_throughput` (images per second) bound it.
+
     `weights` is the folder of a trained supernet, in place of initial weights; draws then differ in their batches.
     `resume` goes on where a choice was stopped; the arguments must be the same.
     """
     found = check_space(space, patch_size)
     check_choices(top, draws, variant, resource, data)
-    windows = budgets.windows(variant)
-    check_windows(found, windows, resource, limits, geometry)  # what is wrong must leave no folder behind
+    if isinstance(found, Mobile) and variant == "code":
+        raise VitsearchError(f"`variant` must be paper for {found.name}, of which there is no public code, not 'code'")
+    windows, speed = budgets.windows(variant), read_speed(latency, max_latency_ms, min_throughput)
+    check_latency(found, geometry, budgets, resource, speed)  # what is wrong must leave no folder behind
+    check_windows(found, windows, resource, limits, geometry, speed)
     size = BATCH_SIZES[variant] if batch_size is None else check_whole("batch_size", batch_size)
     passes = Pass(
         space=found,
@@ -147,15 +168,15 @@ def preselect(
     )
     options: dict[str, Any] = {"budgets": budgets, "resource": resource, "top": top, "variant": variant, "draws": draws}
     options |= {} if weights is None else {"weights": weights}
-    plan = plan_of(passes, options, limits or Limits(), data)
+    plan = plan_of(passes, options, limits or Limits(), speed, data)
     environment, path = describe_environment(chosen), Path(out)
     environment |= {} if weights is None else {"supernets": {weights: digest_of(weights)}}
     with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
         study = open_or_create(path, plan, environment, journal, allow_changed)
         began = time.perf_counter()
         tables = draw_tables(passes, draws, path, progress)
-        selector = Selector(found, tables, geometry=geometry, variant=variant)
-        picks = selector.picks(windows, top=top, resource=resource, limits=plan.limits, seed=seed)
+        selector = selector_of(found, tables, geometry, variant)
+        picks = choose(selector, windows, resource, speed, top=top, limits=plan.limits, seed=seed)
         write_picks(study, journal, picks, time.perf_counter() - began)
         warn(picks, windows, draws, resource)
         if not selector.heads_matter:
@@ -164,7 +185,31 @@ def preselect(
     return Preselected(study=study, picks=picks, stopped=f"chose {len(picks)} networks by {draws} draws")
 
 
-def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, data: str) -> Plan:
+def selector_of(
+    space: Isotropic | Mobile, draws: Sequence[Any], geometry: Geometry, variant: Variant
+) -> Selector | ChainSelector:
+    """The choice over these tables."""
+    if isinstance(space, Mobile):
+        return ChainSelector(space, draws, geometry=geometry)
+    return Selector(space, draws, geometry=geometry, variant=variant)
+
+
+def choose(
+    selector: Selector | ChainSelector,
+    windows: Sequence[Window],
+    resource: Resource,
+    speed: Speed | None,
+    *,
+    top: int,
+    limits: Limits,
+    seed: int,
+) -> list[Pick]:
+    if isinstance(selector, ChainSelector):
+        return selector.picks(windows, top=top, resource=resource, limits=limits, seed=seed)
+    return selector.picks(windows, top=top, resource=resource, limits=limits, speed=speed, seed=seed)
+
+
+def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, speed: Speed | None, data: str) -> Plan:
     """The study's plan. All networks share weights; what is PreNAS's own is in the name of the strategy."""
     return Plan(
         space=passes.space.name,
@@ -177,14 +222,15 @@ def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, data: str)
         data=data,
         batch_size=passes.batch_size,
         weights="shared",
+        speed=speed.limits if speed else None,
     )
 
 
-def check_space(space: str | Space, patch_size: int | Sequence[int] | None) -> Isotropic:
+def check_space(space: str | Space, patch_size: int | Sequence[int] | None) -> Isotropic | Mobile:
     found = SPACES[space] if isinstance(space, str) else space
     found = found if patch_size is None else found.with_patch_size(patch_size)
-    if not isinstance(found, Isotropic):
-        rule = "must have one width, and heads and an MLP ratio for each block"
+    if not isinstance(found, Isotropic | Mobile):
+        rule = "must have one width, and heads and an MLP ratio for each block, or be of convolutions"
         raise VitsearchError(f"`space` {rule}, for strategy prenas, but got {found.name!r}")
     return found
 
@@ -199,14 +245,49 @@ def check_choices(top: int, draws: int, variant: str, resource: str, data: str) 
         raise VitsearchError(f"`data` must be noise for variant code, which has no labels, but got {data!r}")
 
 
+def check_latency(space: Space, geometry: Geometry, budgets: Budgets, resource: Resource, speed: Speed | None) -> None:
+    if resource != "latency" and any(isinstance(bound, float) for bound in budgets.bounds):
+        raise VitsearchError(f"`budgets` must be whole for resource {resource}, but got {brief(list(budgets.bounds))}")
+    if isinstance(space, Mobile) and (speed is not None or resource == "latency"):
+        raise VitsearchError(f"`budgets` must be in params or macs for {space.name}, but got latency")
+    if speed is not None:
+        speed.model.check(space, geometry)
+        note_other_machine(speed.model)
+    elif resource == "latency":
+        raise VitsearchError("`latency` must be a file of `vitsearch fit-latency` for resource latency, but got none")
+
+
 def check_windows(
-    space: Space, windows: Sequence[Window], resource: Resource, limits: Limits | None, geometry: Geometry
+    space: Isotropic | Mobile,
+    windows: Sequence[Window],
+    resource: Resource,
+    limits: Limits | None,
+    geometry: Geometry,
+    speed: Speed | None,
 ) -> None:
-    """Whether anything fits; raises `NothingFits`."""
-    used = sorted(getattr(cell.cost, resource) for cell in space.region(limits, geometry).cells)
-    if not any(low <= value < high for low, high in windows for value in used):
+    """Whether anything fits; raises `NothingFits`. Latency is a matter of isomers: here only the ends are known."""
+    region = space.region(limits, geometry)
+    used: list[float]
+    if resource == "latency" and speed is not None:
+        assert isinstance(space, Isotropic)
+        used = sorted(speed.latency_ms(plan) for plan in uniform_networks(space))
+        fits = any(low <= used[-1] and high > used[0] for low, high in windows)
+    elif isinstance(region, HalvedRegion):
+        used = list(region.span(resource))
+        fits = any(fitting_count(region, both(limits or Limits(), window, resource)) for window in windows)
+    else:
+        used = sorted(getattr(cell.cost, resource) for cell in region.cells)
+        fits = any(low <= value < high for low, high in windows for value in used)
+    if not fits:
         asked = ", ".join(f"{low} <= {resource} < {high}" for low, high in windows)
-        raise NothingFits(f"no architecture of {space.name} has {asked}; its {resource} are {used[0]} to {used[-1]}")
+        raise NothingFits(f"no architecture of {space.name} has {asked}; there is {used[0]} to {used[-1]}")
+
+
+def uniform_networks(space: Isotropic) -> Iterator[Architecture]:
+    """All with equal blocks. What is a sum over blocks, as latency is, has its least and its most among them."""
+    for width, depth, heads, ratio in itertools.product(space.embed_dim, space.depth, space.num_heads, space.mlp_ratio):
+        each = {"num_heads": [heads] * depth, "mlp_ratio": [ratio] * depth}
+        yield space.decode(space.settings(embed_dim=width, depth=depth, **each))
 
 
 def trained_supernet(folder: str, space: Space, geometry: Geometry) -> Supernet:
@@ -218,9 +299,7 @@ def trained_supernet(folder: str, space: Space, geometry: Geometry) -> Supernet:
     return supernet
 
 
-def draw_tables(
-    passes: Pass, count: int, folder: Path, progress: Callable[[int, int], None] | None
-) -> list[ScoreTables]:
+def draw_tables(passes: Pass, count: int, folder: Path, progress: Callable[[int, int], None] | None) -> list[Any]:
     """The tables of every draw: those that the folder has, then the rest."""
     journal = EpochLog(folder / DRAWS)
     try:
@@ -231,7 +310,8 @@ def draw_tables(
             journal.append({"step": draw, **passes.tables(draw).to_json()})
         if progress:
             progress(count, count)
-        return [ScoreTables.from_json(row) for row in journal.rows]
+        kind = ChainTables if isinstance(passes.space, Mobile) else ScoreTables
+        return [kind.from_json(row) for row in journal.rows]
     except (KeyError, TypeError, ValueError) as error:
         raise BadStudy(f"{folder / DRAWS} is broken: {type(error).__name__}: {error}") from None
     finally:
@@ -259,8 +339,10 @@ def measured(pick: Pick) -> dict[str, float]:
         "agreement": pick.agreement,
         "agreement_heads": pick.agreement_heads,
         "agreement_ratios": pick.agreement_ratios,
+        "agreement_settings": pick.agreement_settings,
         "params": pick.cost.params,
         "macs": pick.cost.macs,
+        LATENCY: pick.latency_ms,
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -269,7 +351,7 @@ def warn(picks: Sequence[Pick], windows: Sequence[Window], draws: int, resource:
     """Of budgets that nothing fits, and of allocations that other draws would change."""
     for low, high in windows:
         if not any(pick.budget == high for pick in picks):
-            log.warning("note: no network has %d <= %s < %d", low, resource, high)
+            log.warning("note: no network has %s <= %s < %s", low, resource, high)
     if draws == 1:
         log.warning("note: one draw does not show how much of the picks is noise; --draws 8 does")
         return

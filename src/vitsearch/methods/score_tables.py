@@ -82,7 +82,7 @@ class ScoreTables:
 
 def score_tables(supernet: Supernet, batch: Batch, variant: Variant = "paper") -> ScoreTables:
     """The tables of one draw. `code` is the public code's (`code_tables`), `snip` does not normalise (Table 4)."""
-    weights, gradients = _differentiate(supernet, batch, variant)
+    weights, gradients = differentiate(supernet, batch, supernet.envelope, variant)
     products = {name: (weight.double() * gradients[name].double()).abs() for name, weight in weights.items()}
     space = cast(Isotropic, supernet.space)
     if variant == "code":
@@ -94,7 +94,9 @@ def score_tables(supernet: Supernet, batch: Batch, variant: Variant = "paper") -
     return ScoreTables(snip=snip, normalised=normalised_tables(snip, block_totals(space, products)))
 
 
-def _differentiate(supernet: Supernet, batch: Batch, variant: Variant) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def differentiate(
+    supernet: Supernet, batch: Batch, largest: Architecture, variant: Variant = "paper"
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights and gradients of the largest network, on the CPU.
 
     The paper's loss is the mean cross-entropy, in evaluation mode. The public code sums the logits, in training mode.
@@ -104,7 +106,7 @@ def _differentiate(supernet: Supernet, batch: Batch, variant: Variant) -> tuple[
     images, labels = batch.images.to(device, dtype), batch.labels.to(device)
     supernet.train(variant == "code")
     with full_precision(), torch.enable_grad():
-        logits = supernet(images, supernet.envelope)
+        logits = supernet(images, largest)
         loss = logits.sum() if variant == "code" else F.cross_entropy(logits, labels)
         found = torch.autograd.grad(loss, list(parameters.values()))
     weights = {name: parameter.detach().cpu() for name, parameter in parameters.items()}

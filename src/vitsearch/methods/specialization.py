@@ -10,8 +10,9 @@ from vitsearch.architecture import Settings
 from vitsearch.cost import Cost, Limits
 from vitsearch.errors import NothingFits, VitsearchError
 from vitsearch.evaluate import SupernetEvaluator
-from vitsearch.spaces import cost_of
-from vitsearch.training.plan import read_plan
+from vitsearch.latency import Speed, note_other_machine
+from vitsearch.spaces import SPACES, cost_of, decode
+from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.run import read_training
 
 
@@ -30,13 +31,14 @@ def specialize(
     limits: Limits,
     *,
     candidates: Sequence[Settings] | None = None,
+    speed: Speed | None = None,
     rank: bool = False,
     device: str = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> Specialized:
     """The best candidate within the limits, by the order they were chosen in, or by accuracy with `rank`.
 
-    `candidates` are those the supernet was trained on unless given, best first.
+    `candidates` are those the supernet was trained on unless given, best first. `speed` bounds predicted latency.
     """
     plan, _ = read_plan(Path(run))
     read_training(run)  # must be finished
@@ -49,9 +51,22 @@ def specialize(
         smallest = min(costs)
         found = f"the smallest has params={smallest.params}, macs={smallest.macs}"
         raise NothingFits(f"none of the {len(known)} candidates of {run} satisfies {limits}; {found}")
+    fitting = fitting if speed is None else fast_enough(run, fitting, speed, plan)
     ranked = _ranked(run, fitting, device, progress) if rank else []
     settings, top1 = ranked[0] if ranked else (fitting[0], None)
     return Specialized(settings=settings, cost=cost_of(settings, plan.geometry), top1=top1, ranked=ranked)
+
+
+def fast_enough(run: str | Path, known: Sequence[Settings], speed: Speed, plan: TrainingPlan) -> list[Settings]:
+    assert plan.space is not None
+    speed.model.check(SPACES[plan.space["name"]].with_fixed(plan.space["fixed"]), plan.geometry)
+    note_other_machine(speed.model)
+    networks = [decode(settings) for settings in known]
+    found = [settings for settings, network in zip(known, networks, strict=True) if speed.allows(network)]
+    if not found:
+        fastest = f"the fastest takes {min(map(speed.latency_ms, networks)):.4g} ms"
+        raise NothingFits(f"none of the {len(known)} candidates of {run} has {speed.limits}; {fastest}")
+    return found
 
 
 def _ranked(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from vitsearch.architecture import Settings
 from vitsearch.cost import Cost, Geometry, Limits, architecture_cost
 from vitsearch.errors import NothingFits
+from vitsearch.latency import Speed
 from vitsearch.methods.allocation import (
     Allocation,
     agreement,
@@ -31,7 +32,7 @@ from vitsearch.methods.allocation import (
 from vitsearch.methods.score_tables import Array, ScoreTables, Tables, Variant, blocks_by_ratio, one_block
 from vitsearch.spaces.isotropic import Isotropic
 
-Resource: TypeAlias = Literal["params", "macs"]
+Resource: TypeAlias = Literal["params", "macs", "latency"]
 SPLITS = 16
 RELIABLE = 0.5
 """An allocation on which halves of the draws agree less than this is within its own noise."""
@@ -40,8 +41,8 @@ RELIABLE = 0.5
 class Window(NamedTuple):
     """What a budget allows: `low` <= resource < `high`. The paper has no lower end (Eq. 9), the public code bins."""
 
-    low: int
-    high: int
+    low: float
+    high: float
 
 
 class Kind(NamedTuple):
@@ -57,9 +58,12 @@ class Kind(NamedTuple):
 class Pick:
     """A chosen network. Scores are means over the draws."""
 
-    budget: int
+    budget: float
+    """Milliseconds for latency, otherwise whole."""
     settings: Settings
     cost: Cost
+    latency_ms: float | None
+    """Predicted; None where nothing predicts it."""
     snip: float
     score: float
     """Normalised SNIP: what it is the best isomer by."""
@@ -68,10 +72,13 @@ class Pick:
     agreement_heads: float | None
     """Between halves of the draws; None with one draw, or where all blocks have the same."""
     agreement_ratios: float | None
+    agreement_settings: float | None = None
+    """Where no allocation is chosen for its own sake: the share of equal settings, of the best of the budget."""
 
     @property
     def agreement(self) -> float | None:
-        found = [value for value in (self.agreement_heads, self.agreement_ratios) if value is not None]
+        named = (self.agreement_heads, self.agreement_ratios, self.agreement_settings)
+        found = [value for value in named if value is not None]
         return sum(found) / len(found) if found else None
 
     @property
@@ -97,19 +104,34 @@ class Selector:
         return bool(np.ptp(self.mean.normalised.heads, axis=2).any())
 
     def picks(
-        self, windows: Sequence[Window], *, top: int, resource: Resource, limits: Limits, seed: int = 0
+        self,
+        windows: Sequence[Window],
+        *,
+        top: int,
+        resource: Resource,
+        limits: Limits,
+        speed: Speed | None = None,
+        seed: int = 0,
     ) -> list[Pick]:
-        """The `top` best of every budget, best first; a budget that nothing fits has none."""
+        """The `top` best of every budget, best first; a budget that nothing fits has none.
+
+        Isomers cost the same, but need not take the same time: the best isomer of a kind stands for it, with its own.
+        """
         kinds, snip, costs = self.representatives()
         allowed = np.array([limits.allow(Cost(*cost)) for cost in costs.tolist()])
-        used = costs[:, ("params", "macs").index(resource)]
+        used: NDArray[np.int64 | np.float64] = costs[:, int(resource == "macs")]
+        if speed is not None:
+            times = np.array([speed.latency_ms(self.space.decode(self.settings(kind))) for kind in kinds])
+            allowed &= times <= speed.slowest_ms
+            used = times if resource == "latency" else used
         order = np.argsort(-snip, kind="stable")
         found = []
         for low, high in windows:
             fits = allowed & (used >= low) & (used < high)
-            found += [self._pick(kinds[index], high, seed) for index in order[fits[order]][:top].tolist()]
+            found += [self._pick(kinds[index], high, speed, seed) for index in order[fits[order]][:top].tolist()]
         if not found:
-            raise NothingFits(f"the public code considers no architecture of {self.space.name} within these budgets")
+            considered = "the public code considers" if self.variant == "code" else "PreNAS considers"
+            raise NothingFits(f"{considered} no architecture of {self.space.name} within these budgets and limits")
         return found
 
     def representatives(self) -> tuple[list[Kind], Array, NDArray[np.int64]]:
@@ -197,13 +219,15 @@ class Selector:
         ]
         return None if found[0] is None or found[1] is None else Kind(width, depth, found[0], found[1])
 
-    def _pick(self, kind: Kind, budget: int, seed: int) -> Pick:
+    def _pick(self, kind: Kind, budget: float, speed: Speed | None, seed: int) -> Pick:
         settings, other = self.settings(kind), self.greedy(kind)
+        network = self.space.decode(settings)
         heads, ratios = self._agreements(kind, seed)
         return Pick(
             budget=budget,
             settings=settings,
-            cost=architecture_cost(self.space.decode(settings), self.geometry),
+            cost=architecture_cost(network, self.geometry),
+            latency_ms=None if speed is None else speed.latency_ms(network),
             snip=self.score(self.mean.snip, kind),
             score=self.score(self.mean.normalised, kind),
             greedy_score=None if other is None else self.score(self.mean.normalised, other),

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from vitsearch import architecture as blueprint
-from vitsearch.models import layers
+from vitsearch.models import convolution, layers
 
 BlockBuilder = Callable[..., nn.Module]
 
@@ -26,6 +26,10 @@ def window_block(block: blueprint.WindowAttention, width: int, side: int, eps: f
     return layers.TransformerBlock(layers.WindowAttention(width, block, side), width, block.hidden, eps, drop_path)
 
 
+def inverted_block(block: blueprint.InvertedResidual, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
+    return convolution.InvertedResidual(block, width, side, eps, drop_path)
+
+
 def absent_block(block: blueprint.Absent, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
     return nn.Identity()
 
@@ -34,10 +38,27 @@ BLOCK_BUILDERS: dict[type[Any], BlockBuilder] = {
     blueprint.Attention: attention_block,
     blueprint.ClassAttention: class_block,
     blueprint.WindowAttention: window_block,
+    blueprint.InvertedResidual: inverted_block,
     blueprint.Absent: absent_block,
 }
+
+
+def convolution_entry(
+    entry: blueprint.Convolution, before: int, width: int, side: int, eps: float, token: bool
+) -> nn.Module:
+    return convolution.Convolution(entry, before, width, side, eps)
+
+
+def bottleneck_entry(
+    entry: blueprint.Bottleneck, before: int, width: int, side: int, eps: float, token: bool
+) -> nn.Module:
+    return convolution.Inverted(before, width, entry.expansion, entry.kernel, entry.stride, side, eps)
+
+
 ENTRY_BUILDERS: dict[type[Any], Callable[..., nn.Module]] = {
     blueprint.Patch: lambda entry, before, width, side, eps, token: layers.PatchEmbed(entry, before, width, eps),
     blueprint.Pool: lambda entry, before, width, side, eps, token: layers.Pooling(before, width, side, token),
     blueprint.Merge: lambda entry, before, width, side, eps, token: layers.Merging(before, width, side, eps),
+    blueprint.Convolution: convolution_entry,
+    blueprint.Bottleneck: bottleneck_entry,
 }

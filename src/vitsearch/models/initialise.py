@@ -5,6 +5,7 @@
 | `autoformer` | normal, std 0.02    | 0             | torch's default                | AutoFormer, ViT-Bench-101     |
 | `autoprox`   | torch's default     | torch's       | torch's default                | Auto-Prox's PiT (as PiT's own)|
 | `tftas-pit`  | normal, std 0.02    | 0             | normal, std 1; bias torch's    | TF-TAS's public PiT code      |
+| `mobilenetv2`| normal, std 0.01    | 0             | normal, variance 2 / fan out   | MobileNetV2, as torchvision's |
 
 Class token, position and relative tables: normal, std 0.02. Norms: weight 1, bias 0. The published codes truncate
 the normal at +-2, which is 100 standard deviations: a plain normal. Torch's default is uniform within
@@ -54,6 +55,8 @@ def initial_values(name: str, shape: torch.Size, inputs: int, scheme: str, seed:
     kind = module.rpartition(".")[2]
     if kind.startswith("norm"):
         return torch.full(shape, 1.0 if leaf == "weight" else 0.0)
+    if scheme == "mobilenetv2":
+        return _mobile(name, shape, seed)
     if leaf == "gamma":
         return torch.full(shape, LAYER_SCALE)
     if leaf not in ("weight", "bias"):  # tokens and tables
@@ -64,6 +67,16 @@ def initial_values(name: str, shape: torch.Size, inputs: int, scheme: str, seed:
     if convolution or scheme == "autoprox":
         return torch.empty(shape).uniform_(-(inputs**-0.5), inputs**-0.5, generator=_generator(name, seed))
     return torch.zeros(shape) if leaf == "bias" else _normal(name, shape, TOKEN_STD, seed)
+
+
+def _mobile(name: str, shape: torch.Size, seed: int) -> Tensor:
+    """He et al. 2015, by the outputs that an input reaches: of a convolution of single channels, its kernel's."""
+    if len(shape) == 1:
+        return torch.zeros(shape)
+    if len(shape) == 2:
+        return _normal(name, shape, 0.01, seed)
+    reached = shape[2:].numel() * (1 if name.endswith("depthwise.weight") else shape[0])
+    return _normal(name, shape, (2 / reached) ** 0.5, seed)
 
 
 def _normal(name: str, shape: torch.Size, std: float, seed: int) -> Tensor:

@@ -39,6 +39,14 @@ class KeptPath(nn.Module):
         return x * self.factor.to(x.dtype)
 
 
+def forget_statistics(layer: nn.Module) -> None:
+    """BatchNorm without running statistics: it normalises by the batch, in training and in evaluation."""
+    for module in layer.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.track_running_stats = False
+            module.running_mean = module.running_var = module.num_batches_tracked = None
+
+
 def kept_paths(x: Tensor, rate: float) -> list[Tensor]:
     """For each branch of a block what it is multiplied by, [B, 1, 1]: drawn as timm draws it."""
     return [drop_path(x.new_ones(len(x), 1, 1), rate, training=True) for _ in range(2)]
@@ -53,15 +61,19 @@ def cut(name: str, whole: Tensor, shape: tuple[int, ...], side: Side = "left") -
     """The part of a supernet's tensor that a network of this shape has: a view, but for q, k, v, and what windows need.
 
     Patch merging has four corners side by side: the first (last) channels of each. A bias table for a smaller window
-    is interpolated, so that an offset has the bias of the same share of the window.
+    is interpolated, so that an offset has the bias of the same share of the window. A smaller convolution is the middle
+    of a larger one, as in BigNAS: a learned map from one to the other (Once-for-All) would be weights that no network
+    has alone.
     """
     if name.endswith("reduction.weight") or "norm_corners." in name:
         whole = whole.reshape(*whole.shape[:-1], 4, -1)[..., part(side, shape[-1] // 4)].flatten(-2)
     if name.endswith("relative_position_bias_table") and whole.shape[0] != shape[0]:
         whole = interpolated(whole, shape[0])
     for axis, size in enumerate(shape):
-        if whole.shape[axis] != size:
-            whole = whole.narrow(axis, 0 if side == "left" else whole.shape[axis] - size, size)
+        if (spare := whole.shape[axis] - size) != 0:
+            middle = len(shape) == 4 and axis > 1
+            start = spare // 2 if middle else 0 if side == "left" else spare
+            whole = whole.narrow(axis, start, size)
     if ".qkv." in name:
         whole = whole.reshape(-1, 3, *shape[1:]).transpose(0, 1).flatten(0, 1)  # their rows take turns
     return whole
@@ -180,6 +192,8 @@ class Skeletons:
                 layer = (BLOCK_BUILDERS | ENTRY_BUILDERS)[type(kind)](kind, *arguments)
                 for name in ("drop_path1", "drop_path2") if drops else ():
                     setattr(layer, name, KeptPath())
+                if self.entangled:
+                    forget_statistics(layer)
             if isinstance(layer, TransformerBlock):
                 cast(Attention | WindowAttention, layer.attn).fused = self.fused
             made = self._made[key] = self.made_as(layer, self.entangled, self.compiling, side)

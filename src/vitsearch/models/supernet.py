@@ -14,6 +14,10 @@ gradients set to None after each step (torch's default) an optimizer leaves thos
 took part, momentum and weight decay move the rest too. `zero_grad(set_to_none=False)` is what the published code had:
 then blocks that were not sampled go on decaying and moving.
 
+BatchNorm. Running statistics are of one network, so the supernet has none: it normalises by the batch that it is given.
+`extract` gives a network that has its own, which must be found on training images before it is evaluated
+(`training/calibration.py`); in training mode it is what the supernet is.
+
 With two `sides` (BCNet, CVPR 2021) a network is cut twice, from the first and from the last rows and columns, and a
 call adds the logits of the two: otherwise the first channels would be trained far more often than the last.
 """
@@ -22,18 +26,30 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitsearch.architecture import Absent, Architecture, Attention, Block, Stage, WindowAttention
+from vitsearch.architecture import (
+    Absent,
+    Architecture,
+    Attention,
+    Block,
+    Bottleneck,
+    Entry,
+    InvertedResidual,
+    Stage,
+    WindowAttention,
+)
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings, VitsearchError
+from vitsearch.models.convolution import resized
 from vitsearch.models.initialise import draw_seed, initial_values
 from vitsearch.models.recorded import RecordedLayers, Recorder
-from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, kept_paths, part
+from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, forget_statistics, kept_paths, part
 from vitsearch.models.vit import (
     NetworkStage,
     VisionNetwork,
@@ -67,7 +83,8 @@ class Supernet(nn.Module):
         self.drop_path_rate = drop_path_rate
         self.cls_token, self.pos_embed = largest.cls_token, largest.pos_embed
         self.stages = largest.stages
-        self.norm, self.head = cast(nn.LayerNorm, largest.norm), cast(nn.Linear, largest.head)
+        self.norm, self.head = largest.norm, cast(nn.Linear, largest.head)
+        forget_statistics(self)
         self._pool = largest.global_pool
         separate_bias_tables(space, largest, seed)
         rates = iter(drop_path_rates(self.envelope, drop_path_rate))
@@ -77,8 +94,13 @@ class Supernet(nn.Module):
 
     @property
     def few_shapes(self) -> bool:
-        """Whether its layers have so few that compiling each pays: windows for each block of a stage make hundreds."""
-        return all(knob.per != "stage block" for knob in self.space.knobs)
+        """Whether its layers have so few that compiling each pays: choices for each stage make hundreds."""
+        return not any(knob.per.startswith("stage") for knob in self.space.knobs)
+
+    @property
+    def batch_norm(self) -> bool:
+        """Whether its networks have statistics of their own."""
+        return any(isinstance(module, nn.BatchNorm2d) for module in self.modules())
 
     def forward(self, x: Tensor, architecture: Architecture, side: Side | None = None) -> Tensor:
         """Logits of this network of the supernet; without a side, the sum over the supernet's sides."""
@@ -92,6 +114,7 @@ class Supernet(nn.Module):
         """All tokens after the final norm, and those after some blocks, counted over all stages."""
         self.check(architecture)
         check_input(x, self.geometry.channels, self.geometry.image_size)
+        x = resized(x, architecture.resolution)
         frame, parts = self._frame(architecture, side), self._parts(architecture, side)
         sources = self._sources(architecture)
         found, number = [], 0
@@ -102,8 +125,9 @@ class Supernet(nn.Module):
                 x = x if block is None else block(own, x, self._factors(x, rate))
                 found += [x] if number in taps else []
                 number += 1
-        width = architecture.stages[-1].width
-        x = F.layer_norm(x, (width,), frame["norm.weight"], frame["norm.bias"], architecture.norm_eps)
+        if architecture.final_norm:
+            width = architecture.stages[-1].width
+            x = F.layer_norm(x, (width,), frame["norm.weight"], frame["norm.bias"], architecture.norm_eps)
         return x, found
 
     def forward_head(self, x: Tensor, architecture: Architecture, side: Side = "left") -> Tensor:
@@ -125,10 +149,10 @@ class Supernet(nn.Module):
 
     @torch.no_grad()
     def extract(self, architecture: Architecture, side: Side = "left") -> VisionNetwork:
-        """One network with weights of its own, in evaluation mode."""
+        """One network with weights of its own, in evaluation mode. BatchNorm's statistics are still to be found."""
         network = build(architecture, self.geometry, draw_weights=False)
         network.to(self.head.weight.device, self.head.weight.dtype)
-        network.load_state_dict(self.slices(architecture, side))
+        network.load_state_dict(network.state_dict() | self.slices(architecture, side))
         return network
 
     def compile(self, **options: Any) -> None:
@@ -177,13 +201,13 @@ class Supernet(nn.Module):
         first, last = architecture.stages[0].width, architecture.stages[-1].width
         tokens, own = self._tokens(architecture), part(side, last)
         found = {name: whole[..., part(side, first)] for name, whole in tokens.items() if whole is not None}
-        found |= {"norm.weight": self.norm.weight[own], "norm.bias": self.norm.bias[own]}
+        found |= {f"norm.{name}": tensor[own] for name, tensor in self.norm.named_parameters()}
         return found | {"head.weight": self.head.weight[:, own], "head.bias": self.head.bias}
 
     def _parts(self, architecture: Architecture, side: Side) -> list[tuple[Skeleton, list[Skeleton | None]]]:
         """For each stage its entry and its blocks; None where a block is absent."""
         parts: list[tuple[Skeleton, list[Skeleton | None]]] = []
-        before, before_grid = self.geometry.channels, self.geometry.image_size
+        before, before_grid = self.geometry.channels, architecture.resolution or self.geometry.image_size
         eps, token = architecture.norm_eps, architecture.class_token
         drops = self.training and self.drop_path_rate > 0
         for stage, grid in zip(architecture.stages, architecture.sides(self.geometry.image_size), strict=True):
@@ -222,7 +246,7 @@ def why_outside(architecture: Architecture, envelope: Architecture) -> str | Non
     """None for a part of the supernet with this envelope; otherwise the first reason why it is not."""
     for field in dataclasses.fields(Architecture):
         own, theirs = getattr(architecture, field.name), getattr(envelope, field.name)
-        if field.name != "stages" and own != theirs:
+        if field.name not in ("stages", "resolution") and own != theirs:  # weights know no resolution
             return f"its `{field.name}` is {own}, and the supernet's is {theirs}"
     if len(architecture.stages) != len(envelope.stages):
         return f"it has {len(architecture.stages)} stages, and the supernet has {len(envelope.stages)}"
@@ -233,7 +257,7 @@ def why_outside(architecture: Architecture, envelope: Architecture) -> str | Non
 
 
 def _why_outside_stage(stage: Stage, most: Stage) -> str | None:
-    if stage.entry != most.entry:
+    if not _same_entry(stage.entry, most.entry):
         return f"it begins with {stage.entry}, and the supernet with {most.entry}"
     if stage.width > most.width:
         return f"it is {stage.width} wide, and the supernet {most.width}"
@@ -245,8 +269,19 @@ def _why_outside_stage(stage: Stage, most: Stage) -> str | None:
     return None
 
 
+def _same_entry(entry: Entry, largest: Entry) -> bool:
+    """Equal, but for a smaller kernel."""
+    if isinstance(entry, Bottleneck) and isinstance(largest, Bottleneck):
+        return entry.kernel <= largest.kernel and replace(entry, kernel=largest.kernel) == largest
+    return entry == largest
+
+
 def _fits(block: Block, largest: Block) -> bool:
     """Fewer heads and hidden units and a smaller window are a part; another reach of the relative position is not."""
+    if isinstance(block, InvertedResidual) and isinstance(largest, InvertedResidual):
+        return block.expansion == largest.expansion and block.kernel <= largest.kernel
+    if isinstance(block, InvertedResidual) or isinstance(largest, InvertedResidual):
+        return False
     if isinstance(block, Absent) or isinstance(largest, Absent) or type(block) is not type(largest):
         return False
     if block.hidden > largest.hidden or block.heads * block.head_dim > largest.heads * largest.head_dim:

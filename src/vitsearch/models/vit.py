@@ -22,6 +22,7 @@ from vitsearch.architecture import Architecture
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings
 from vitsearch.models import builders, layers
+from vitsearch.models.convolution import as_map, resized
 from vitsearch.models.initialise import initialise
 from vitsearch.models.resize import resize_tables
 from vitsearch.models.skeleton import COMPILED, Skeletons, kept_paths
@@ -47,8 +48,8 @@ class NetworkStage(nn.Module):
     def _run(self, number: int, x: Tensor, plan: blueprint.Stage, eps: float, drops: bool) -> Tensor:
         """Compiled where `skeletons` are there."""
         block, kind = self.blocks[number], plan.blocks[number]
-        if self.skeletons is None or isinstance(kind, blueprint.Absent):
-            return cast(Tensor, block(x))
+        if self.skeletons is None or isinstance(kind, blueprint.Absent | blueprint.InvertedResidual):
+            return cast(Tensor, block(x))  # BatchNorm knows training from evaluation, and a skeleton does not
         factors = kept_paths(x, getattr(block.drop_path1, "drop_prob", 0.0)) if drops else []
         return self.skeletons.get(kind, drops, plan.width, self.side, eps, 0.0)(block, x, factors)
 
@@ -82,7 +83,9 @@ class VisionNetwork(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, first)) if architecture.class_token else None
         self.stages = nn.ModuleList(_stages(architecture, self.image_size, in_chans, drop_path_rate))
         self.pos_embed = self._position_table(first)
-        self.norm: nn.Module = nn.LayerNorm(last, eps=architecture.norm_eps)
+        self.norm: nn.Module = nn.Identity()
+        if architecture.final_norm:
+            self.norm = nn.LayerNorm(last, eps=architecture.norm_eps)
         self.head_drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Identity()
         self.reset_classifier(num_classes, global_pool, initial=False)
@@ -105,11 +108,13 @@ class VisionNetwork(nn.Module):
     def _embed(self, x: Tensor) -> Tensor:
         return embed(x, self.cls_token, self.pos_embed)
 
-    def _check_input(self, x: Tensor) -> None:
+    def _checked(self, x: Tensor) -> Tensor:
+        """Images as they must come, in the size that the first entry takes."""
         check_input(x, self.in_chans, self.image_size)
+        return resized(x, self.architecture.resolution)
 
     def _trace(self, x: Tensor) -> Tensor:
-        self._check_input(x)
+        x = self._checked(x)
         for index, stage in enumerate(self._stages()):
             x = stage.entry(x) if index else self._embed(stage.entry(x))
             for number in range(len(stage.blocks)):
@@ -159,7 +164,7 @@ class VisionNetwork(nn.Module):
         if output_fmt not in ("NCHW", "NLC"):
             raise ValueError(f"`output_fmt` must be NCHW or NLC, but got {output_fmt!r}")
         wanted, last = feature_take_indices(sum(len(stage.blocks) for stage in self._stages()), indices)
-        self._check_input(x)
+        x = self._checked(x)
         number, found = -1, []
         for index, stage in enumerate(self._stages()):
             if stop_early and number >= last:
@@ -210,7 +215,7 @@ class VisionNetwork(nn.Module):
                 )
             self.global_pool = global_pool
         self.num_classes = num_classes
-        weight = self.norm.weight if isinstance(self.norm, nn.LayerNorm) else None
+        weight = next(self.stages.parameters(), None)
         if num_classes:
             self.head = layers.blank(nn.Linear, self.num_features, num_classes)
         else:
@@ -252,11 +257,6 @@ def embed(x: Tensor, class_token: Tensor | None, table: Tensor | None) -> Tensor
     return x if table is None else x + table
 
 
-def as_map(patches: Tensor, side: int) -> Tensor:
-    """[B, N, C] to [B, C, side, side]."""
-    return patches.transpose(1, 2).reshape(len(patches), -1, side, side)
-
-
 def pool(x: Tensor, how: str, prefix_tokens: int) -> Tensor:
     """What the classifier reads of the tokens [B, S, C]."""
     if how == "avg":
@@ -292,7 +292,7 @@ def _square(img_size: int | tuple[int, int]) -> int:
 def _stages(architecture: Architecture, image_size: int, channels: int, drop_path_rate: float) -> list[NetworkStage]:
     """The one loop that looks every kind of entry and block up."""
     rates = iter(drop_path_rates(architecture, drop_path_rate))
-    stages, before, before_side = [], channels, image_size
+    stages, before, before_side = [], channels, architecture.resolution or image_size
     for stage, side in zip(architecture.stages, architecture.sides(image_size), strict=True):
         entry = builders.ENTRY_BUILDERS[type(stage.entry)](
             stage.entry, before, stage.width, before_side, architecture.norm_eps, architecture.class_token

@@ -48,7 +48,7 @@ def entropy(subject: Subject) -> float:
 def zen(subject: Subject) -> float:
     """Log of the mean change of the features under a small change of a noise image, plus log of BatchNorm's scales."""
     no_norm = subject.undefined("zen", "it has no BatchNorm, whose variances the score is corrected by")
-    if subject.architecture is not None:  # no kind of block or entry has one: nothing need be built
+    if subject.architecture is not None and subject.architecture.final_norm:  # none inside: nothing need be built
         raise no_norm
     network = subject.network
     norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]

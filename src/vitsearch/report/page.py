@@ -1,12 +1,14 @@
 """The one place where pages are made: a shell, style and scripts of ours, plotly.js, and data.
 
 A page holds everything it needs and may run nothing else: its policy names its own scripts by their hashes. Data goes
-in as JSON that cannot end its element, and the scripts put it on the page as text, never as HTML.
+in as JSON that cannot end its element, gzipped where there is much of it, and the scripts put it on the page as text,
+never as HTML.
 """
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Mapping
@@ -27,6 +29,7 @@ SCRIPTS = (
 )
 STATIC_SCRIPT, LIVE_SCRIPT = "static.js", "live.js"
 STYLE = "style.css"
+PLAIN = 1 << 20  # characters of data that go in as they are
 POLICY = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; img-src 'self' data: blob:; connect-src {connect}; "
     "style-src 'self' 'unsafe-inline'; script-src {scripts}"  # plotly.js writes style attributes
@@ -64,9 +67,16 @@ def static_page(title: str, data: Mapping[str, Any]) -> str:
         title,
         policy=f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         style=f"<style>{asset(STYLE)}</style>",
-        data=f'<script type="application/json" id="data">{as_json({"version": __version__, **data})}</script>',
+        data=_element(as_json({"version": __version__, **data})),
         scripts="".join(f"<script>{script}</script>" for script in scripts),
     )
+
+
+def _element(text: str) -> str:
+    if len(text) <= PLAIN:
+        return f'<script type="application/json" id="data">{text}</script>'
+    packed = base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
+    return f'<script type="text/plain" id="data" data-packed>{packed}</script>'
 
 
 def live_page(title: str) -> str:

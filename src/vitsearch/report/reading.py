@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from vitsearch.architecture import check_whole
-from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Objective, Trial, is_locked, parse_json, read_rows, read_trials
 from vitsearch.report.columns import Columns
+from vitsearch.report.kinds import Progress, count, geometry_of, objectives_of, progress_of, space_of_study
 
-STUDY, TRIALS, EPOCHS, RESULT = "study.json", "trials.jsonl", "epochs.jsonl", "result.json"
-TRAININGS = ("train", "supernet")
+STUDY, TRIALS, EPOCHS = "study.json", "trials.jsonl", "epochs.jsonl"
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+RESULTS = ("result.json", "found.json")  # of a training, of a discovery
 LARGEST_STUDY = 16 << 20  # bytes; more is no study.json
 WRITER = ""  # stands for the lock where file names stand
 Fingerprint: TypeAlias = tuple[tuple[str, tuple[int, int, int]], ...]
@@ -83,11 +83,24 @@ class Reader:
         return (*found, (WRITER, (int(written), 0, 0)))
 
     def _files(self) -> list[Path]:
-        all_of_them = {self.folder / STUDY, self.folder / RESULT, *self.folder.glob("*.jsonl")}
+        known = [self.folder / name for name in (STUDY, *RESULTS)]
+        all_of_them = {*known, *self.folder.glob("*.jsonl")}
         return sorted(path for path in all_of_them if self._usable(path))
 
     def _usable(self, path: Path) -> bool:
         return path.is_file() and (self.inside is None or path.resolve().is_relative_to(self.inside))
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether the folder holds the network of this training, trained to the end, and not another's."""
+        if self.kind != "train" or self.result is None or not self._usable(self.folder / WEIGHTS):
+            return False
+        try:
+            written = (self._object(CONFIG) or {}).get("model_args")
+        except (VitsearchError, OSError):
+            return False
+        ours = self.study.get("settings")
+        return isinstance(ours, dict) and isinstance(written, dict) and written.get("settings") == ours
 
     @property
     def running(self) -> bool:
@@ -105,11 +118,11 @@ class Reader:
             raise BadStudy(f"{self.folder} is not a study: it has no {STUDY}")
         if study != self.study:
             self._take(study)
-        self.result = self._object(RESULT)
+        self.result = next((found for name in RESULTS if (found := self._object(name)) is not None), None)
         for path in self._files():
             if path.suffix == ".json":
                 continue
-            if path.name == TRIALS and "objectives" in self.study:
+            if path.name == TRIALS and self.objectives:
                 self._read_trials(path)
             elif path.name == EPOCHS:
                 self.epochs = read_rows(path)[0]  # whole: a resumed training takes lines back
@@ -130,11 +143,11 @@ class Reader:
     def _take(self, study: dict[str, Any]) -> None:
         """A new `study.json`. Objectives and input stay what they are while a study grows."""
         self.study = study
-        if "objectives" not in study or self.objectives:
+        if self.objectives:
             return
         try:
-            self.objectives = [Objective(**one) for one in study["objectives"]]
-            self.columns.geometry = geometry_of(study)
+            self.objectives = objectives_of(study)
+            self.columns.geometry, self.columns.space = geometry_of(study), space_of_study(study)
         except (TypeError, VitsearchError) as error:
             raise BadStudy(f"{self.folder / STUDY} is broken: {error}") from None
 
@@ -164,17 +177,8 @@ class Reader:
             self.best = trial.number
 
     @property
-    def done(self) -> int:
-        if self.kind in TRAININGS:
-            return (_count(self.epochs[-1].get("epoch")) or 0) if self.epochs else 0
-        return len(self.columns) or sum(map(len, self.rows.values()))
-
-    @property
-    def wanted(self) -> int | None:
-        if self.kind in TRAININGS:
-            recipe = self.study.get("recipe")
-            return _count(recipe.get("epochs")) if isinstance(recipe, dict) else None
-        return _count(self.study.get("wanted"))
+    def progress(self) -> Progress:
+        return progress_of(self.study, len(self.columns), self.rows, self.epochs, self.result is not None)
 
     @property
     def state(self) -> str:
@@ -183,43 +187,29 @@ class Reader:
             return "failed"
         if self.running:
             return "running"
-        if self.kind in TRAININGS:
-            return "finished" if self.result is not None else "stopped"
         if len(self.columns) and len(self.columns.errors) == len(self.columns):
             return "failed"
-        return "stopped" if self.wanted is not None and self.done < self.wanted else "finished"
+        return "finished" if self.progress.finished else "stopped"
 
     @property
     def seconds_left(self) -> float | None:
         """At the pace of the last trials or of the last epoch; None when it does not run or nothing is known."""
-        if not self.running or self.wanted is None:
+        done, wanted, unit, _ = self.progress
+        if not self.running or wanted is None:
             return None
-        left = max(0, self.wanted - self.done)
+        left = max(0, wanted - done)
         if self.epochs:
             last = self.epochs[-1]
-            images = _count(self.study["recipe"].get("batch_size")), _count(last.get("step"))
+            images = count(self.study["recipe"].get("batch_size")), count(last.get("step"))
             speed = last.get("images_per_second")
             if None in images or not isinstance(speed, (int, float)) or not speed > 0:
                 return None
-            return left * math.prod(filter(None, images)) / max(1, self.done) / speed
+            return left * math.prod(filter(None, images)) / max(1, done) / speed
         recent = self.columns.seconds[-RECENT:]
-        return left * sum(recent) / len(recent) if recent else None
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and 0 <= value < 1 << 53 else None
+        return left * sum(recent) / len(recent) if recent and unit != "spaces" else None
 
 
 def _only_grew(before: Mapping[str, tuple[int, int, int]], now: Mapping[str, tuple[int, int, int]]) -> bool:
     """Whether every journal is the file it was, and no shorter."""
     journals = [name for name in before if name.endswith(".jsonl")]
     return all(name in now and now[name][0] >= before[name][0] and now[name][2] == before[name][2] for name in journals)
-
-
-def geometry_of(study: Mapping[str, Any]) -> Geometry:
-    """What the networks of a study see; ImageNet's where it does not say."""
-    given = study.get("geometry")
-    if not isinstance(given, dict):
-        return Geometry()
-    known = {name: check_whole(name, given[name], most=1 << 24) for name in Geometry.__slots__ if name in given}
-    return Geometry(**known)

@@ -14,15 +14,18 @@ from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.records import Trial
-from vitsearch.report.columns import Columns
-from vitsearch.report.reading import TRAININGS, Reader, geometry_of
-from vitsearch.report.repeat import command_of
-from vitsearch.spaces import SPACES, Space, cost_of, sample
+from vitsearch.report.columns import Columns, choices_of, entries_of
+from vitsearch.report.findings import findings
+from vitsearch.report.kinds import DISCOVERY, EVOLUTION, TRAININGS, geometry_of, is_known, is_prenas, space_of_study
+from vitsearch.report.reading import Reader
+from vitsearch.report.repeat import budget_text, command_of, prenas_options
+from vitsearch.spaces import Space, cost_of, sample
 
 DRAWN = 2000  # members of the space that stand for all
 SHOWN_ROWS = 500  # of a journal that is not known here
 LONGEST = 200  # characters of a fact
 KINDS = {"search": "search", "train": "training", "supernet": "supernet training"}
+KINDS |= {DISCOVERY: "discovery of a proxy", EVOLUTION: "evolution of a space"}
 ACCURACIES = ("test_top1", "validation_top1", "validation_largest_top1")
 Facts = list[tuple[str, str]]
 
@@ -31,40 +34,47 @@ def view(reader: Reader, start: int = 0) -> dict[str, Any]:
     """All that is known of a study; of its trials those from number `start` on."""
     return summary(reader) | {
         "asked": asked(reader.study),
-        "repeat": {"command": command_of(reader.study, reader.done), "environments": environments(reader.study)},
+        "repeat": repeat(reader),
         "objectives": [dataclasses.asdict(one) for one in reader.objectives],
         "front": reader.front,
         "trials": trials_of(reader).to_json(start),
         "space": space_facts(reader.study),
         "epochs": by_column(reader.epochs),
         "result": reader.result,
+        "findings": findings(reader),
         "rows": {
-            name: {"count": len(rows), **by_column(rows[-SHOWN_ROWS:])} for name, rows in reader.rows.items() if rows
+            name: {"count": len(rows), **by_column(rows[-SHOWN_ROWS:])}
+            for name, rows in reader.rows.items()
+            if rows and not is_known(reader.study, name)
         },
     }
 
 
+def repeat(reader: Reader) -> dict[str, Any]:
+    command = command_of(reader.study, len(reader.columns))
+    return {"command": command, "environments": environments(reader.study)}
+
+
 def summary(reader: Reader) -> dict[str, Any]:
     """What a list of studies shows."""
+    done, wanted, unit, _ = reader.progress
     return {
         "name": reader.name,
         "path": str(reader.folder),
         "kind": reader.kind,
-        "what": KINDS.get(reader.kind, reader.kind),
+        "what": "choice for budgets" if is_prenas(reader.study) else KINDS.get(reader.kind, reader.kind),
+        "thing": "formula" if reader.kind == DISCOVERY else "network",
         "state": reader.state,
         "problem": reader.problem,
-        "done": reader.done,
-        "wanted": reader.wanted,
-        "unit": "epochs"
-        if reader.kind in TRAININGS
-        else "lines"
-        if reader.rows and not len(reader.columns)
-        else "trials",
+        "done": done,
+        "wanted": wanted,
+        "unit": unit,
         "failed": len(reader.columns.errors),
         "seconds_left": reader.seconds_left,
         "changed": reader.changed,
         "best": best_of(reader),
         "about": about(reader.study),
+        "weights": "trained" if reader.has_trained else "initial",
     }
 
 
@@ -87,14 +97,18 @@ def about(study: Mapping[str, Any]) -> str:
     settings = study.get("settings")
     if name is None and isinstance(settings, dict):
         name = settings.get("space")
-    words = [name or study.get("timm"), study.get("strategy"), study.get("data")]
+    strategy = str(study["strategy"]).partition(":")[0] if is_prenas(study) else study.get("strategy")
+    tables = study["tables"] if isinstance(study.get("tables"), list) else []
+    training = study.get("training")
+    data = training.get("data") if isinstance(training, dict) else study.get("data")
+    words = [name or study.get("timm"), strategy, *tables, data]
     return ", ".join(str(word)[:60] for word in words if word)
 
 
 def asked(study: Mapping[str, Any]) -> Facts:
     """Every field of `study.json` but for the machine; those that are known in words, the others as they are."""
     facts: Facts = []
-    for name, value in study.items():
+    for name, value in plain_fields(study):
         if value is None or name in ("format", "kind", "environments", "chunk", "at_once", "wanted", "start_digest"):
             continue
         facts.extend(_fact(name, value))
@@ -103,11 +117,38 @@ def asked(study: Mapping[str, Any]) -> Facts:
     return facts
 
 
+def plain_fields(study: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The fields; what PreNAS keeps in the name of its strategy, and parts that hold a few words each, one by one."""
+    found: list[tuple[str, Any]] = []
+    for name, value in study.items():
+        options = prenas_options(study) if name == "strategy" else None
+        if options is not None:
+            found += [("strategy", "prenas"), ("budgets", budget_text(options).replace(",", ", "))]
+            found += [(part, options[part]) for part in ("resource", "top", "variant", "draws", "weights")]
+        elif name in ("data", "batch_size") and study.get("training") is not None:
+            continue  # only for an objective
+        elif name in OPENED and isinstance(value, dict):
+            found += [(f"{name}: {part}", inner) for part, inner in value.items() if inner is not None]
+        else:
+            found.append((name, value))
+    return found
+
+
 def _fact(name: str, value: Any) -> Facts:
     try:
         return [(label, _cut(words)) for label, words in WORDS[name](value)]
     except (KeyError, AttributeError, TypeError, ValueError, VitsearchError):  # not known, or not what it should be
-        return [(name.replace("_", " "), _cut(value))]
+        return [(name.replace("_", " "), _cut(_in_words(value)))] if value not in ({}, []) else []
+
+
+def _in_words(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and all(isinstance(one, (str, int, float)) for one in value):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict) and all(isinstance(one, (str, int, float)) for one in value.values()):
+        return ", ".join(f"{name} {one}" for name, one in value.items())
+    return value
 
 
 def _objectives(value: list[dict[str, str]]) -> Facts:
@@ -136,8 +177,12 @@ def _space(value: Any) -> Facts:
     return [("space", value)] if isinstance(value, str) else [("space", value["name"]), *_fixed(value["fixed"])]
 
 
-def _fixed(value: dict[str, int]) -> Facts:
-    return [("not searched", ", ".join(f"{name} {part}" for name, part in value.items()))]
+def _fixed(value: dict[str, Any]) -> Facts:
+    searched = [
+        (name.replace("_", " "), ", ".join(map(str, part))) for name, part in value.items() if type(part) is list
+    ]
+    others = ", ".join(f"{name} {part}" for name, part in value.items() if type(part) is not list)
+    return searched + ([("not searched", others)] if others else [])
 
 
 def _recipe(value: dict[str, Any]) -> Facts:
@@ -145,6 +190,16 @@ def _recipe(value: dict[str, Any]) -> Facts:
     return [(f"recipe: {name.replace('_', ' ')}", value[name]) for name in shown]
 
 
+def _candidates(value: list[Settings]) -> Facts:
+    return [("candidates", f"{len(value):,} networks chosen before")]
+
+
+def _training(value: dict[str, Any]) -> Facts:
+    shown = [("data of the supernets", value["data"]), ("networks of a step", value["subnets"])]
+    return [*shown, *_recipe(value["recipe"])]
+
+
+OPENED = ("evolution", "grammar", "rules", "sharing")
 WORDS: dict[str, Callable[[Any], Facts]] = {
     "objectives": _objectives,
     "geometry": _input,
@@ -153,6 +208,9 @@ WORDS: dict[str, Callable[[Any], Facts]] = {
     "space": _space,
     "fixed": _fixed,
     "recipe": _recipe,
+    "candidates": _candidates,
+    "training": _training,
+    "objective": lambda value: _objectives([value]),
 }
 
 
@@ -187,20 +245,11 @@ def trials_of(reader: Reader) -> Columns:
 def network_of(study: Mapping[str, Any], geometry: Geometry) -> Settings | None:
     if isinstance(settings := study.get("settings"), dict):
         return settings
+    if isinstance(chosen := study.get("candidates"), list) and chosen:
+        largest: Settings = max(chosen, key=lambda one: cost_of(one, geometry))
+        return largest
     space = space_of_study(study)
     return space.region(None, geometry).largest() if space is not None else None
-
-
-def space_of_study(study: Mapping[str, Any]) -> Space | None:
-    """The registered space, with the parts that are not searched as the study has them; None where none is known."""
-    space: Any = study.get("space")
-    given, fixed = (space.get("name"), space.get("fixed")) if isinstance(space, dict) else (space, study.get("fixed"))
-    if not isinstance(given, str) or given not in SPACES:
-        return None
-    try:
-        return dataclasses.replace(SPACES[given], **fixed) if isinstance(fixed, dict) else SPACES[given]
-    except TypeError:
-        return None
 
 
 def space_facts(study: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -220,10 +269,9 @@ def _drawn(space: Space, limits: Limits, geometry: Geometry) -> dict[str, Any]:
     members = sample(space, DRAWN, seed=0, limits=limits, geometry=geometry)
     shares: dict[str, list[float]] = {}
     for knob in space.knobs:
-        listed = [one[knob.name] for one in members]
-        values = [value for one in listed for value in one] if knob.per == "block" else listed
+        values = [entry for one in members for entry in entries_of(knob, one[knob.name])]
         counts = Counter(json.dumps(value) for value in values)
-        spelled = [json.dumps(list(choice) if isinstance(choice, tuple) else choice) for choice in knob.choices]
+        spelled = [json.dumps(choice) for choice in choices_of(space, knob)]
         shares[knob.name] = [round(counts[text] / len(values), 5) for text in spelled]
     costs = [cost_of(one, geometry) for one in members]
     return {

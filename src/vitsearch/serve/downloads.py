@@ -1,4 +1,7 @@
-"""A trial as a file to keep: its settings, or its network through `vitsearch.export`, packed."""
+"""A trial as a file to keep: its settings, or its network through `vitsearch.export`, packed.
+
+A training's network comes with its trained weights, others with the initial ones of their study's seed.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from vitsearch.architecture import Settings
-from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
+from vitsearch.serve.library import Wanted
 
 NEEDED = {"timm": ("timm",), "onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ("torch",)}
 """Formats of `vitsearch.export`; without these packages one is not offered."""
@@ -40,22 +42,25 @@ class Downloads:
     def formats(self) -> list[str]:
         return ["json", *(name for name, packages in NEEDED.items() if all(map(find_spec, packages)))]
 
-    def make(self, label: str, form: str, settings: Settings, geometry: Geometry, seed: int) -> File:
+    def make(self, label: str, form: str, wanted: Wanted) -> File:
         if form == "json":
-            return File(f"{label}.json", "application/json", (json.dumps(settings, indent=2) + "\n").encode())
+            return File(f"{label}.json", "application/json", (json.dumps(wanted.settings, indent=2) + "\n").encode())
         if not self._lock.acquire(blocking=False):
             raise Busy("another network is being written; try again in a moment")
         try:
-            return File(f"{label}-{form}.zip", "application/zip", self._packed(label, form, settings, geometry, seed))
+            return File(f"{label}-{form}.zip", "application/zip", self._packed(label, form, wanted))
         finally:
             self._lock.release()
 
-    def _packed(self, label: str, form: str, settings: Settings, geometry: Geometry, seed: int) -> bytes:
-        from vitsearch.export import export, untrained  # not before: it brings torch
+    def _packed(self, label: str, form: str, wanted: Wanted) -> bytes:
+        from vitsearch.export import export, export_trained, untrained  # not before: it brings torch
 
         with tempfile.TemporaryDirectory(prefix="vitsearch-") as temporary:
             out = Path(temporary) / label
-            export(lambda: untrained(settings, geometry, seed), out, form)
+            if wanted.trained is not None:
+                export_trained(wanted.trained, out, form)
+            else:
+                export(lambda: untrained(wanted.settings, wanted.geometry, wanted.seed), out, form)
             packed = io.BytesIO()
             with zipfile.ZipFile(packed, "w") as archive:
                 for file in sorted(out.rglob("*")):

@@ -10,16 +10,28 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
-from vitsearch.report.reading import STUDY, Reader, geometry_of
+from vitsearch.report.kinds import geometry_of
+from vitsearch.report.reading import STUDY, Reader
 from vitsearch.report.views import summary, trials_of, view
 
 DEEPEST, MOST = 4, 2000
 FRESH = 0.5  # seconds for which what was read is not looked at again
+
+
+class Wanted(NamedTuple):
+    """A network to take home."""
+
+    settings: Settings
+    geometry: Geometry
+    seed: int
+    """Of its initial weights."""
+    trained: Path | None
+    """The folder that has its trained ones."""
 
 
 class NotThere(VitsearchError):
@@ -59,14 +71,15 @@ class Library:
             first = start if seen.startswith(f"{generation}.") and start <= len(trials_of(reader)) else 0
             return shelved.body((version, first), lambda: view(reader, first) | {"version": version})
 
-    def network(self, name: str, number: int) -> tuple[Settings, Geometry, int]:
-        """Settings of a trial, what it sees, and the seed of its weights."""
+    def network(self, name: str, number: int) -> Wanted:
         with self._opened(name) as shelved:
-            columns, study = trials_of(shelved.reader), shelved.reader.study
+            reader = shelved.reader
+            columns, study = trials_of(reader), reader.study
             if not 0 <= number < len(columns):
                 raise NotThere(f"{name} has no trial {number}")
             seed = study.get("seed")
-            return columns.settings_at(number), geometry_of(study), seed if isinstance(seed, int) else 0
+            folder = reader.folder if reader.has_trained else None
+            return Wanted(columns.settings_at(number), geometry_of(study), seed if isinstance(seed, int) else 0, folder)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[_Shelved]:
@@ -98,8 +111,7 @@ class Library:
             folders[:] = sorted(one for one in folders if not one.startswith("."))
             if len(below.parts) >= DEEPEST:
                 folders.clear()
-            if STUDY in files and not (folder / STUDY).is_symlink():
-                folders.clear()
+            if STUDY in files and not (folder / STUDY).is_symlink():  # others may lie below it: supernets
                 yield (str(below) if below.parts else self.root.name or "study"), folder
                 count += 1
                 if count == MOST:

@@ -66,9 +66,9 @@ def add_studies(app: FastAPI, library: Library, downloads: Downloads) -> None:
     def download(name: Name, trial: Number, form: Word) -> Response:
         if form not in downloads.formats:
             raise NotThere("there is no such format")
-        settings, geometry, seed = library.network(name, trial)
+        wanted = library.network(name, trial)
         label = f"{re.sub('[^A-Za-z0-9.-]+', '-', name).strip('-.') or 'study'}-trial-{trial}"[-80:]
-        file = downloads.make(label, form, settings, geometry, seed)
+        file = downloads.make(label, form, wanted)
         named = {"content-disposition": f'attachment; filename="{file.name}"'}
         return Response(file.content, media_type=file.kind, headers=named)
 

@@ -123,6 +123,10 @@ class Space(ABC):
         fixed = {name: settings[name] for name in self.fixed() if name in settings}
         return self.with_fixed(fixed) if fixed else self
 
+    def size_group(self, settings: Mapping[str, Any]) -> Any:
+        """What networks have alike that balanced training counts as of one size: all but what blocks have."""
+        return [settings[knob.name] for knob in self.knobs if knob.per in ("network", "stage")]
+
     def slots(self, values: Mapping[str, Any]) -> int:
         """How many entries a knob has that is per block."""
         return int(values["depth"])

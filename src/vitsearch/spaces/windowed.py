@@ -202,7 +202,7 @@ class Windowed(Space):
                 near = did_you_mean(name, list(DIMENSIONS))
                 rule = f"a variant of {self.name} must name its choices once each, such as depth=1+2/1+2/4+6/1+2"
                 raise VitsearchError(f"{rule}, but got {brief(part)}.{near}")
-            values[name] = given if name == "bias_tables" else _read_choices(name, given, self.stages)
+            values[name] = given if name == "bias_tables" else read_choices(name, given, self.stages)
         description = f"{self.name} with other choices"
         return dataclasses.replace(self, name=f"{self.name}:{text}", description=description, **values)
 
@@ -255,7 +255,7 @@ def _spell(choices: Choices) -> str:
     return stages[0] if len(set(stages)) == 1 else "/".join(stages)
 
 
-def _read_choices(name: str, text: str, stages: int) -> Choices:
+def read_choices(name: str, text: str, stages: int) -> Choices:
     kind = float if name == "mlp_ratio" else int
     try:
         found = [tuple(kind(choice) for choice in stage.split("+")) for stage in text.split("/")]

@@ -38,6 +38,8 @@ class TrainingPlan:
     """Networks of the supernet that were chosen before: schemes draw from them, and they are evaluated."""
     sharing: Sharing | None = None
     """What the networks of a supernet share, where that is to choose."""
+    in_place_distillation: bool = False
+    """Whether the largest network of a supernet teaches the others of its step."""
     geometry: Geometry
     data: str
     parts: Parts = "train"
@@ -56,6 +58,8 @@ class TrainingPlan:
             raise VitsearchError("`subnets` must be given for a supernet, and for nothing else")
         if self.sharing is not None and self.space is None:
             raise VitsearchError("`sharing` must be given for a supernet, and for nothing else")
+        if self.in_place_distillation and self.space is None:
+            raise VitsearchError("`in_place_distillation` must be given for a supernet, and for nothing else")
         if self.candidates is not None and (self.space is None or not self.candidates):
             raise VitsearchError("`candidates` must be networks of a supernet, one at least")
         if self.parts not in get_args(Parts):
@@ -67,7 +71,7 @@ class TrainingPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
-        known = {"candidates": None, "sharing": None, **data}  # older folders have none
+        known = {"candidates": None, "sharing": None, "in_place_distillation": False, **data}  # older folders: none
         fields = {field.name: known[field.name] for field in dataclasses.fields(cls)}
         fields["geometry"] = Geometry(**fields["geometry"])
         fields["recipe"] = Recipe.from_json(fields["recipe"])

@@ -89,11 +89,10 @@ SUBNET_SCHEMES.add("redundant", Uniform())
 
 
 def by_size(space: Space, candidates: Sequence[Settings]) -> dict[str, list[Settings]]:
-    """Candidates in groups of equal width and depth: whatever is one value for the whole network."""
-    names = [knob.name for knob in space.knobs if knob.per in ("network", "stage")]
+    """Candidates in groups of equal width and depth, or what the space has in their place."""
     groups: dict[str, list[Settings]] = {}
     for one in candidates:
-        groups.setdefault(json.dumps([one[name] for name in names]), []).append(one)
+        groups.setdefault(json.dumps(space.size_group(one)), []).append(one)
     return groups
 
 

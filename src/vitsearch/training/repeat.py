@@ -17,18 +17,27 @@ def recipe_name(recipe: Recipe) -> tuple[str | None, dict[str, Any]]:
     return min(found.items(), key=lambda pair: len(pair[1])) if found else (None, {})
 
 
-def training_words(plan: TrainingPlan, arch: str) -> list[str] | None:
-    """All but device and folder; `arch` is where the settings of a network are.
-
-    None where the command line cannot say it: a recipe without a name here, candidates, unusual distillation.
-    """
-    name, changes = recipe_name(plan.recipe)
-    if name is None or plan.candidates is not None or not _usual(plan.distillation):
+def recipe_words(recipe: Recipe) -> list[str] | None:
+    """The registered recipe that this one was made from, and what was changed; None where there is none."""
+    name, changes = recipe_name(recipe)
+    if name is None:
         return None
-    words: list[Any] = ["vitsearch", *_what(plan, arch), "--data", plan.data, "--recipe", name]
+    words = ["--recipe", name]
     for field, value in changes.items():
         text = "none" if value is None else ",".join(map(str, value)) if isinstance(value, tuple) else value
         words += ["--set", f"{field}={text}"]
+    return words
+
+
+def training_words(plan: TrainingPlan, arch: str) -> list[str] | None:
+    """All but device and folder; `arch` is where the settings of a network are, or those of candidates.
+
+    None where the command line cannot say it: a recipe without a name here, unusual distillation.
+    """
+    recipe = recipe_words(plan.recipe)
+    if recipe is None or not _usual(plan.distillation):
+        return None
+    words: list[Any] = ["vitsearch", *_what(plan, arch), "--data", plan.data, *recipe]
     words += ["--image-size", plan.geometry.image_size, "--channels", plan.geometry.channels, "--seed", plan.seed]
     words += ["--from", plan.start] if plan.start is not None else []
     if plan.distillation is not None:
@@ -41,9 +50,11 @@ def _what(plan: TrainingPlan, arch: str) -> list[Any]:
         return ["train", *(["--timm", plan.timm] if plan.timm is not None else [arch]), "--parts", plan.parts]
     name, fixed = plan.space["name"], plan.space["fixed"]
     words = ["supernet", "train", name, "--subnets", plan.subnets, *patch_words(name, fixed)]
+    words += ["--candidates", arch] if plan.candidates is not None else []
     if plan.sharing is not None:
         words += ["--share", plan.sharing.share, "--class-token", plan.sharing.class_token]
         words += ["--widths", plan.sharing.widths]
+    words += ["--in-place-distillation"] if plan.in_place_distillation else []
     return words
 
 

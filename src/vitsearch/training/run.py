@@ -40,6 +40,7 @@ from vitsearch.models.supernet import Supernet
 from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
 from vitsearch.tasks import Classification, Task
+from vitsearch.training.calibration import calibration_batches
 from vitsearch.training.curves import Curves, require_tensorboard
 from vitsearch.training.distributed import World, join_world
 from vitsearch.training.plan import (
@@ -256,7 +257,8 @@ def make_trainer(
     }
     if isinstance(network, Supernet):
         assert plan.subnets is not None
-        options |= {"scheme": plan.subnets, "candidates": plan.candidates}
+        options |= {"scheme": plan.subnets, "candidates": plan.candidates, "in_place": plan.in_place_distillation}
+        options["calibration"] = calibration_batches(network, plan, dataset, world.device, how.workers)
         return SupernetTrainer(network, task, plan.recipe, loader, validation, **options)
     return Trainer(network, task, plan.recipe, loader, validation, **options)
 

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from vitsearch.architecture import Architecture
 from vitsearch.errors import VitsearchError
+from vitsearch.models.convolution import as_map
 from vitsearch.models.skeleton import Side
 from vitsearch.models.supernet import Supernet
-from vitsearch.models.vit import as_map, feature_info
+from vitsearch.models.vit import feature_info
 
 
 class Subnet(nn.Module):

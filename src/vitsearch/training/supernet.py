@@ -2,28 +2,36 @@
 
 Which ones is a function of (seed, step), so that all processes train the same and a resumed training goes on with the
 same. Their gradients add up; the loss that is reported is their mean.
+
+In-place distillation (Yu et al., BigNAS, ECCV 2020; Yu and Huang, ICCV 2019): every step trains the largest network
+on the labels (the largest candidate, where the scheme draws from candidates), and its others on that one's
+probabilities in place of them. In a sandwich the largest is among them anyway; another scheme's steps have it in
+addition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitsearch.architecture import Architecture, Settings
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.folder import WEIGHTS
 from vitsearch.models.recorded import GraphRecorder
+from vitsearch.models.skeleton import Side
 from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
 from vitsearch.spaces import SPACES, Space, cost_of
+from vitsearch.training.calibration import calibrated
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan, read_plan
-from vitsearch.training.preferred import scheme_of
+from vitsearch.training.preferred import Preferred, scheme_of
 from vitsearch.training.randomness import seed_generators, seed_of
 from vitsearch.training.subnet import Subnet
 from vitsearch.training.trainer import Step, Trainer, evaluate
@@ -33,11 +41,11 @@ from vitsearch.training.transfer import load_weights
 class SupernetStep(Step):
     def forward(
         self, images: Tensor, targets: Tensor, architecture: Architecture | None = None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, Tensor]:
         assert architecture is not None
         with torch.autocast(self.kind, self.dtype, enabled=self.dtype != torch.float32):
             outcome = self.task.losses(Subnet(cast(Supernet, self.network), architecture), images, targets)
-        return outcome.loss.float(), outcome.parts
+        return outcome.loss.float(), outcome.logits.detach()
 
 
 class SupernetTrainer(Trainer):
@@ -52,9 +60,12 @@ class SupernetTrainer(Trainer):
         *arguments: Any,
         scheme: str,
         candidates: Sequence[Settings] | None = None,
+        calibration: Iterable[Batch] = (),
+        in_place: bool = False,
         **options: Any,
     ) -> None:
-        self.space, self.candidates = supernet.space, candidates
+        self.space, self.candidates, self.calibration = supernet.space, candidates, calibration
+        self.in_place = in_place
         self.scheme = scheme_of(scheme, supernet.space, candidates)
         super().__init__(supernet, *arguments, **options)
 
@@ -65,16 +76,26 @@ class SupernetTrainer(Trainer):
         if self.world.device.type == "cuda" and self.world.size == 1:
             cast(Supernet, self.network).record_layers(GraphRecorder())
 
+    @cached_property
+    def largest(self) -> Settings:
+        """Of those that steps draw from."""
+        return ends_of(self.space, self.candidates if isinstance(self.scheme, Preferred) else None)[1]
+
     def architectures(self) -> list[Architecture]:
-        """Of the present step."""
+        """Of the present step; where the largest network teaches the others, it comes first."""
         chosen = self.scheme.choose(self.space, self.seed, self.position.step)
+        if self.in_place:
+            chosen = [self.largest, *(settings for settings in chosen if settings != self.largest)]
         return [self.space.decode(settings) for settings in chosen]
 
     def _gradients(self, images: Tensor, targets: Tensor, pieces: int) -> Tensor:
         losses = []
         for number, architecture in enumerate(self.architectures()):
             seed_generators(seed_of(self.seed, "step", self.position.step, self.world.rank, number))
-            losses.append(self.add_gradients(images, targets, pieces, architecture))
+            seen: list[Tensor] = []
+            losses.append(self.add_gradients(images, targets, pieces, architecture, seen=seen))
+            if self.in_place and number == 0:
+                targets = torch.cat(seen).float().softmax(1)  # for all that follow
         return torch.stack(losses).mean()
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
@@ -83,16 +104,31 @@ class SupernetTrainer(Trainer):
         ends = dict(zip(("smallest", "largest"), ends_of(self.space, self.candidates), strict=True))
         for name, settings in ends.items():
             supernet, architecture = cast(Supernet, self.best_network()), self.space.decode(settings)
-            measured = accuracy(supernet, architecture, batches, self.world, self.recipe.precision)
+            precision = self.recipe.precision
+            measured = accuracy(supernet, architecture, batches, self.world, precision, self.calibration)
             found |= {f"{name}_{what}": value for what, value in measured.items() if what != "images"}
         return found | {"top1": sum(found[f"{name}_top1"] for name in ends) / len(ends)}
 
 
 def accuracy(
-    supernet: Supernet, architecture: Architecture, batches: Iterable[Batch], world: World, precision: str
+    supernet: Supernet,
+    architecture: Architecture,
+    batches: Iterable[Batch],
+    world: World,
+    precision: str,
+    calibration: Iterable[Batch],
 ) -> dict[str, float]:
-    """Of one network with the weights it inherits; the mean where the supernet has two sides."""
-    found = [evaluate(Subnet(supernet, architecture, side), batches, world, precision) for side in supernet.sides]
+    """Of one network with the weights it inherits; the mean where the supernet has two sides.
+
+    Where it has BatchNorm, with statistics from `calibration`, batches of the training part.
+    """
+
+    def network(side: Side) -> nn.Module:
+        if supernet.batch_norm:
+            return calibrated(supernet, architecture, calibration, precision, side)
+        return Subnet(supernet, architecture, side)
+
+    found = [evaluate(network(side), batches, world, precision) for side in supernet.sides]
     return {name: sum(one[name] for one in found) / len(found) for name in found[0]}
 
 

@@ -67,10 +67,11 @@ class Step(nn.Module):
         self.kind = device.type
         self.dtype = getattr(torch, precision)
 
-    def forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss, and the logits without gradient."""
         with torch.autocast(self.kind, self.dtype, enabled=self.dtype != torch.float32):
             outcome = self.task.losses(self.network, images, targets)
-        return outcome.loss.float(), outcome.parts
+        return outcome.loss.float(), outcome.logits.detach()
 
 
 class Trainer:
@@ -218,17 +219,24 @@ class Trainer:
             return self.graphed(images, targets)
         return self.add_gradients(images, targets, pieces)
 
-    def add_gradients(self, images: Tensor, targets: Tensor, pieces: int, *more: object) -> Tensor:
-        """Forward and backward of a batch; `more` is what the step module needs beside images and targets."""
+    def add_gradients(
+        self, images: Tensor, targets: Tensor, pieces: int, *more: object, seen: list[Tensor] | None = None
+    ) -> Tensor:
+        """Forward and backward of a batch; `more` is what the step module needs beside images and targets.
+
+        `seen` is given the logits of each piece.
+        """
         total = torch.zeros((), device=images.device)
         parts = list(zip(images.chunk(pieces), targets.chunk(pieces), strict=True))
         for number, (some, their_targets) in enumerate(parts):
             alone = number + 1 < len(parts) and isinstance(self.step_module, DistributedDataParallel)
             with self.step_module.no_sync() if alone else nullcontext():  # type: ignore[operator]
-                loss, _ = self.step_module(some, their_targets, *more)
+                loss, logits = self.step_module(some, their_targets, *more)
                 share = loss * (len(some) / len(images))
                 self.scaler.scale(share).backward()
             total += share.detach()
+            if seen is not None:
+                seen.append(logits)
         return total
 
     # --- between steps

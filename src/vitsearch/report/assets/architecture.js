@@ -62,6 +62,8 @@ vitsearch.picture = (trials, number, room) => {
   const { element } = vitsearch;
   const made = number in trials.errors ? [element("p", { class: "bad" }, trials.errors[number])] : [];
   const network = trials.network(number);
+  const { formula } = trials.settings(number);
+  if (!network && formula !== undefined) return [...made, element("pre", { class: "command" }, String(formula))];
   if (!network) {
     const words = "The space of this network is not known here, so it is not drawn.";
     return [
@@ -78,7 +80,11 @@ vitsearch.picture = (trials, number, room) => {
 vitsearch.downloadLinks = (study, number) => {
   const { element } = vitsearch;
   if (study.downloads) {
-    return study.downloads(number).map(([name, href]) => element("a", { class: "button", href, download: "" }, name));
+    const offered = study.downloads(number).filter(([name]) => name === "JSON" || study.trials.network(number));
+    const title = (name) => (name === "JSON" ? "its settings" : `with its ${study.view.weights} weights`);
+    return offered.map(([name, href]) =>
+      element("a", { class: "button", href, download: "", title: title(name) }, name),
+    );
   }
   const save = () => {
     const text = JSON.stringify(study.trials.settings(number), null, 2) + "\n";

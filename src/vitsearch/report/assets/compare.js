@@ -47,9 +47,7 @@ vitsearch.Comparison = class {
         vitsearch.duration(view.result?.seconds ?? (trials.seconds.reduce((sum, one) => sum + one, 0) || null)),
     ]);
     const asked = (name) => this.studies.map(({ view }) => view.asked.find(([own]) => own === name)?.[1] ?? "–");
-    const differing = names.filter(
-      (name) => new Set(asked(name)).size > 1 && asked(name).filter((value) => value !== "–").length > 1,
-    );
+    const differing = names.filter((name) => new Set(asked(name).filter((value) => value !== "–")).size > 1);
     const head = element(
       "tr",
       {},
@@ -82,15 +80,24 @@ vitsearch.Comparison = class {
     ).made;
   }
 
+  // Columns that at least two of the studies have.
   shared() {
-    const [first, ...others] = this.searched.map(({ trials }) => [...trials.columnNames, "seconds"]);
-    return first ? first.filter((name) => others.every((names) => names.includes(name))) : [];
+    const all = this.searched.map(({ trials }) => [...trials.columnNames, "seconds"]);
+    return [...new Set(all.flat())].filter((name) => all.filter((names) => names.includes(name)).length > 1);
+  }
+
+  // The first objective that most studies measured.
+  get goals() {
+    const all = [...new Set(this.searched.flatMap(({ view }) => view.objectives.map((one) => one.name)))];
+    const known = (name) => this.searched.filter(({ trials }) => name in trials.measured).length;
+    const leading = new Set(this.searched.map(({ view }) => view.objectives[0].name));
+    return all.sort((a, b) => leading.has(b) - leading.has(a) || known(b) - known(a));
   }
 
   frontSection() {
     const names = this.shared();
     if (this.searched.length < 2 || names.length < 2) return null;
-    const goals = this.searched[0].view.objectives.map((one) => one.name).filter((name) => names.includes(name));
+    const goals = this.goals.filter((name) => names.includes(name));
     const axes = { y: goals[0] ?? names[0] };
     axes.x =
       goals.slice(1).find((name) => /^(params|macs)$|latency/.test(name)) ??
@@ -100,6 +107,7 @@ vitsearch.Comparison = class {
         data: this.frontTraces(axes),
         layout: vitsearch.layout({
           height: 460,
+          showlegend: true,
           xaxis: vitsearch.axis(vitsearch.named(axes.x)),
           yaxis: vitsearch.axis(vitsearch.named(axes.y)),
         }),
@@ -115,7 +123,7 @@ vitsearch.Comparison = class {
     const { made, controls } = vitsearch.block(
       "Fronts",
       "fronts",
-      "Lines join the networks that no other of the same study beats in both directions.",
+      "Lines join what no other of the same study beats in both directions. Studies that did not measure both are not there.",
       chart,
     );
     for (const axis of ["y", "x"])
@@ -131,6 +139,7 @@ vitsearch.Comparison = class {
   frontTraces({ x, y }) {
     return this.searched.flatMap(({ view, trials }, index) => {
       const [across, up] = [trials.column(x), trials.column(y)];
+      if (!across.length || !up.length) return [];
       const color = vitsearch.series(this.studies.findIndex((one) => one.view === view));
       const points = (numbers) => ({
         type: "scatter",
@@ -156,8 +165,8 @@ vitsearch.Comparison = class {
   }
 
   progressSection() {
-    const goals = [...new Set(this.searched.flatMap(({ view }) => view.objectives.map((one) => one.name)))];
     if (this.searched.length < 2) return null;
+    const { goals } = this;
     let goal = goals[0];
     const chart = vitsearch.chart(
       () => ({
@@ -176,6 +185,7 @@ vitsearch.Comparison = class {
           })),
         layout: vitsearch.layout({
           height: 340,
+          showlegend: true,
           xaxis: vitsearch.axis("trial"),
           yaxis: vitsearch.axis(`best ${vitsearch.named(goal)} so far`),
         }),

@@ -120,7 +120,11 @@ vitsearch.drawEntry = ({ stage, before, number }, place) => {
   const { x, middle, width, size, small, thick } = place;
   const center = x + width / 2;
   const made = [];
-  if (stage.kind === "patch") {
+  if (stage.kernel) {
+    // a convolution, or the block that a stage begins with
+    if (before) made.push(vitsearch.stream(place, thick(before), thick(stage)));
+    made.push(...vitsearch.convolutionBox(stage, place));
+  } else if (stage.kind === "patch") {
     const cell = small ? 2.6 : 8;
     made.push(
       shape("rect", {
@@ -159,12 +163,12 @@ vitsearch.drawEntry = ({ stage, before, number }, place) => {
   }
   if (small) return made;
   const names = { patch: `patch ${stage.size}`, pool: "pool 3×3", merge: "merge 2×2" };
-  const step = stage.kind === "patch" ? (stage.stride === stage.size ? "" : `stride ${stage.stride}`) : "half";
-  made.push(label(center, middle - 36, names[stage.kind] ?? stage.kind), label(center, middle - 24, step));
-  made.push(
-    label(center, middle + 38, `${stage.width} wide`, true),
-    label(center, middle + 53, `${stage.side}×${stage.side}`),
-  );
+  const stride = stage.kernel ? stage.stride === 1 : stage.stride === stage.size;
+  const step = stage.stride ? (stride ? "" : `stride ${stage.stride}`) : "half";
+  const half = stage.kernel ? vitsearch.convolutionTall(stage, place) / 2 : 0;
+  const [above, below] = stage.kernel ? [middle - half - 6, middle + half + 14] : [middle - 24, middle + 38];
+  made.push(label(center, above - 12, names[stage.kind] ?? stage.kind), label(center, above, step));
+  made.push(label(center, below, `${stage.width} wide`, true), label(center, below + 15, `${stage.side}×${stage.side}`));
   made.push(
     vitsearch.hit(
       place,
@@ -181,6 +185,19 @@ vitsearch.drawBlock = ({ block, stage, number }, place) => {
   if (!place.small) {
     made.push(vitsearch.hit(place, `block ${number + 1}: ${vitsearch.blockInWords(block, stage)}`, block));
   }
+  return made;
+};
+
+// As tall as it is wide inside, with its kernel written on it.
+vitsearch.convolutionTall = (part, { scale, size }) =>
+  Math.max(size.band + 2, ((size.band + size.attention) * part.hidden) / scale.hidden);
+
+vitsearch.convolutionBox = (part, place) => {
+  const { x, middle, width, small } = place;
+  const tall = vitsearch.convolutionTall(part, place);
+  const box = { x: x + width * 0.12, y: middle - tall / 2, width: width * 0.76, height: tall, rx: small ? 0.5 : 2.5 };
+  const made = [vitsearch.shape("rect", { ...box, style: "fill: var(--accent-soft); stroke: var(--accent)" })];
+  if (!small) made.push(vitsearch.label(x + width / 2, middle + 4, `${part.kernel}×${part.kernel}`, true));
   return made;
 };
 
@@ -209,7 +226,9 @@ vitsearch.attentionBlock = (block, stage, { x, middle, width, scale, size, small
 };
 
 // A place without a block is an empty box; a kind that is not known here a full one, with its name.
-vitsearch.otherBlock = (block, { x, middle, width, size, small }) => {
+vitsearch.otherBlock = (block, place) => {
+  if (block.kernel) return vitsearch.convolutionBox(block, place);
+  const { x, middle, width, size, small } = place;
   const [above, below] = [size.band / 2 + size.attention * 0.5, size.band / 2 + size.mlp * 0.5];
   const box = { x: x + width * 0.12, y: middle - above, width: width * 0.76, height: above + below, rx: small ? 1 : 4 };
   const absent = block.kind === "absent";
@@ -251,6 +270,10 @@ vitsearch.hit = ({ x, width, size }, words, part) => {
 };
 
 vitsearch.blockInWords = (block, stage) => {
+  if (block.kernel) {
+    const wide = block.expansion * stage.width;
+    return `${vitsearch.named(block.kind)}, ${block.kernel} × ${block.kernel}, ${stage.width} to ${wide} wide and back`;
+  }
   if (!block.heads) return vitsearch.named(block.kind);
   const window = block.window
     ? `, windows of ${block.window} × ${block.window}${block.shifted ? ", shifted" : ""}`
@@ -261,7 +284,10 @@ vitsearch.blockInWords = (block, stage) => {
 };
 
 vitsearch.depth = (network) =>
-  network.stages.reduce((sum, stage) => sum + stage.blocks.filter((block) => block.kind !== "absent").length, 0);
+  network.stages.reduce(
+    (sum, { kind, blocks }) => sum + (kind === "bottleneck") + blocks.filter((block) => block.kind !== "absent").length,
+    0,
+  );
 
 vitsearch.inWords = (network) => {
   const stages = network.stages.map((stage) => {
@@ -274,10 +300,12 @@ vitsearch.inWords = (network) => {
 vitsearch.legend = (network) => {
   const { element } = vitsearch;
   const windows = network.stages.some((stage) => stage.blocks.some((block) => block.window));
+  const convolutions = network.stages.some((stage) => stage.kernel);
   const items = [
     ["attention: height is heads × head width, a slice for each head", "--accent"],
     ["MLP: height is hidden width, number its ratio to the width", "--second"],
   ];
+  if (convolutions) items.splice(0, 2, ["convolutions: height is the width inside, number the kernel", "--accent-soft"]);
   const made = items.map(([text, key]) => element("span", { style: `--key: var(${key})` }, text));
   made.push(element("span", { class: "thin", style: "--key: var(--stream)" }, "tokens: thickness is width"));
   if (windows) made.push(element("span", { style: "--key: var(--accent-soft)" }, "▦ window side, ⇄ shifted"));

@@ -34,7 +34,7 @@ vitsearch.tiles = (view, trials) => {
         tile(
           named(name),
           short(value),
-          view.kind === "search" ? "of the best" : view.kind === "supernet" ? "of the largest network" : null,
+          Number.isInteger(best?.trial) ? "of the best" : view.kind === "supernet" ? "of the largest network" : null,
         ),
       );
   }
@@ -46,7 +46,7 @@ vitsearch.tiles = (view, trials) => {
   const failed = view.failed ? `${view.failed} failed` : null;
   made.push(tile(view.unit, vitsearch.exact(view.done), [share, failed].filter(Boolean).join(", ")));
   const spent = view.result?.seconds ?? trials.seconds.reduce((sum, one) => sum + one, 0);
-  if (spent) made.push(tile("time spent", duration(spent), view.kind === "search" ? "evaluating" : null));
+  if (spent) made.push(tile("time spent", duration(spent), view.objectives.length ? "evaluating" : null));
   return element("dl", { class: "tiles" }, made);
 };
 
@@ -116,11 +116,10 @@ vitsearch.digits = (text) => text.replace(/\B(?=(\d{3})+$)/g, ",");
 vitsearch.repeat = (view) => {
   const { element } = vitsearch;
   const { command, environments } = view.repeat;
-  const { made, controls } = vitsearch.block(
-    "How to repeat it",
-    `repeat-${view.name}`,
-    "The same versions, device and thread count give the same numbers.",
-  );
+  const same = "The same versions, device and thread count give the same numbers";
+  const measured = view.objectives.some(({ name }) => name === "throughput");
+  const note = measured ? `${same}, but for throughput, which is measured anew.` : `${same}.`;
+  const { made, controls } = vitsearch.block("How to repeat it", `repeat-${view.name}`, note);
   if (command) {
     controls.append(vitsearch.copy("copy command", command));
     made.append(element("pre", { class: "command" }, vitsearch.unbroken(command)));
@@ -155,18 +154,40 @@ vitsearch.unbroken = (command) =>
     .split(" ")
     .flatMap((word) => [vitsearch.element("span", { class: word.length < 30 ? "whole" : null }, word), " "]);
 
+// What was found beside trials: what it comes down to, warnings, and a table.
+vitsearch.findings = (view) =>
+  view.findings.map(({ title, note, lead, warnings, head, rows }, index) => {
+    const { element } = vitsearch;
+    const heads = head.map((name) => element("th", {}, name));
+    const kind = (value) => (typeof value === "number" ? "number" : value.length > 48 ? "wide" : null);
+    const cell = (value) => element("td", { class: kind(value) }, vitsearch.short(value));
+    const lines = rows.map((row) => element("tr", {}, row.map(cell)));
+    const table = element(
+      "div",
+      { class: "scroll" },
+      element("table", {}, element("thead", {}, element("tr", {}, heads)), element("tbody", {}, lines)),
+    );
+    const { made, controls } = vitsearch.block(title, `finding-${index}-${view.name}`, note);
+    if (lead) {
+      controls.append(vitsearch.copy("copy", lead));
+      made.append(element("pre", { class: "command" }, lead));
+    }
+    made.append(...warnings.map((words) => element("p", { class: "bad" }, words)), ...(rows.length ? [table] : []));
+    return { name: title, made };
+  });
+
 // Losses, accuracies and the rest of a training, a chart for each last word of the names.
 vitsearch.curves = (view) => {
   const { columns } = view.epochs;
   const groups = {};
   for (const [name, values] of Object.entries(columns)) {
     const numbers = values.filter((value) => typeof value === "number");
-    if (["epoch", "step"].includes(name) || !numbers.length || (numbers.length > 1 && new Set(numbers).size === 1))
-      continue;
-    (groups[/top1|loss/.exec(name)?.[0] ?? name] ??= []).push(name);
+    const kind = /top1|top5|loss/.exec(name)?.[0];
+    if (["epoch", "step"].includes(name) || !numbers.length || (!kind && new Set(numbers).size === 1)) continue;
+    (groups[kind ?? name] ??= []).push(name);
   }
   if (!Object.keys(groups).length) return null;
-  const order = ["loss", "top1"];
+  const order = ["loss", "top1", "top5"];
   const names = Object.keys(groups).sort((a, b) => ((order.indexOf(a) + 9) % 9) - ((order.indexOf(b) + 9) % 9));
   const grid = vitsearch.element(
     "div",
@@ -189,7 +210,7 @@ vitsearch.curves = (view) => {
             showlegend: groups[group].length > 1,
             xaxis: vitsearch.axis("epoch"),
             yaxis: vitsearch.axis(
-              group === "top1" ? "accuracy, %" : vitsearch.named(group),
+              { top1: "accuracy, %", top5: "top-5 accuracy, %" }[group] ?? vitsearch.named(group),
               group === "learning_rate" ? { tickformat: "~g" } : {},
             ),
           }),

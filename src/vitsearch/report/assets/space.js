@@ -7,7 +7,7 @@ vitsearch.spaceAndChosen = (study) => {
   const { view, trials } = study;
   const settings = Object.entries(trials.settingColumns);
   const knobs = settings.filter(([name, column]) => name !== "space" && column.values.length > 1);
-  if (!knobs.length || trials.count < 5) return null;
+  if (!knobs.length || trials.count < 5 || view.thing === "formula") return null;
   const costs = ["params", "macs"].filter((name) => name in trials.measured);
   const charts = [
     ...knobs.map(([name]) => vitsearch.chart(() => vitsearch.choiceFigure(study, name), { low: true, label: name })),
@@ -45,8 +45,8 @@ vitsearch.choiceFigure = ({ view, trials }, name) => {
   ];
   const inSpace = view.space?.shares[name];
   if (inSpace) sets.unshift(["space", inSpace.map((share) => 100 * share), "--stream"]);
-  const kept = vitsearch.mostChosen(sets.at(-1)[1]);
-  const spelled = kept.map((index) => [column.values[index]].flat().join("·"));
+  const kept = vitsearch.mostChosen(sets.at(-1)[1], column.values);
+  const spelled = kept.map((index) => [column.values[index] ?? "none"].flat().join("·"));
   const data = sets.map(([label, shares, color]) => ({
     type: "bar",
     name: label,
@@ -55,16 +55,18 @@ vitsearch.choiceFigure = ({ view, trials }, name) => {
     marker: { color: vitsearch.color(color) },
     hovertemplate: "%{y:.1f} %<extra></extra>",
   }));
-  const title = `${vitsearch.named(name)}${column.per === "block" ? ", each block" : ""}`;
+  const each = { block: ", each block", stage: ", each stage", "stage block": ", each block" }[column.per] ?? "";
+  const title = `${vitsearch.named(name)}${each}`;
   return { data, layout: vitsearch.smallLayout(title, {}, { type: "category" }) };
 };
 
-// All choices where there is room for them, else those with the largest shares; in their own order.
-vitsearch.mostChosen = (shares) => {
+// All choices where there is room for them, else those with the largest shares; numbers by size, others in their own order.
+vitsearch.mostChosen = (shares, values) => {
   const all = shares.map((_, index) => index);
-  if (all.length <= vitsearch.mostBars) return all;
+  const numbers = values.every((value) => typeof value === "number" || value === null);
+  const place = (index) => (numbers ? (values[index] ?? -1) : index);
   const ranked = all.sort((a, b) => shares[b] - shares[a]).slice(0, vitsearch.mostBars);
-  return ranked.sort((a, b) => a - b);
+  return ranked.sort((a, b) => place(a) - place(b) || a - b);
 };
 
 vitsearch.costFigure = ({ view, trials }, cost) => {

@@ -1,9 +1,18 @@
 "use strict";
 // A page in a file: everything is in it.
 
-(() => {
+vitsearch.data = async () => {
+  const written = document.getElementById("data");
+  if (!("packed" in written.dataset)) return JSON.parse(written.textContent);
+  const bytes = Uint8Array.from(atob(written.textContent), (sign) => sign.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+};
+
+(async () => {
   const { element } = vitsearch;
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const page = document.getElementById("page");
+  const data = await vitsearch.data().catch((error) => page.append(`This page cannot be unpacked here: ${error}`));
+  if (!data) return;
   const studies = data.studies.map((view) => new vitsearch.Study(view));
   const together = studies.length > 1 ? new vitsearch.Comparison(studies) : null;
   const single = studies.length === 1 && !data.figures.length;
@@ -35,6 +44,6 @@
   for (const { heading, note, figures } of data.figures)
     main.append(vitsearch.block(heading, `figures-${heading}`, note, figures.map(vitsearch.figure)).made);
   main.append(element("footer", {}, `Made by vitsearch ${data.version}.`));
-  document.getElementById("page").append(bar, main);
+  page.append(bar, main);
   document.documentElement.dataset.ready = "true";
 })();

@@ -18,8 +18,12 @@ vitsearch.Study = class {
     this.top = vitsearch.element("div", {}, vitsearch.heading(view), vitsearch.tiles(view, trials));
     this.parts = [];
     const searched = view.objectives.length && trials.count;
+    for (const found of vitsearch.findings(view)) this.parts.push([found.name, found.made]);
     if (searched) this.parts.push(["Found", this.frontSection()]);
-    if (this.selected !== null && trials.count) this.parts.push(["Architecture", vitsearch.architectureSection(this)]);
+    if (this.selected !== null && trials.count) {
+      const name = view.thing === "formula" ? "Formula" : "Architecture";
+      this.parts.push([name, vitsearch.architectureSection(this)]);
+    }
     if (searched) {
       this.table = vitsearch.table(view, trials, (number) => this.pick(number, true));
       this.parts.push(["Trials", this.table.made], ["Progress", this.progressSection()]);
@@ -82,7 +86,7 @@ vitsearch.Study = class {
     const second = view.objectives
       .slice(1)
       .map((one) => one.name)
-      .find((name) => /^(params|macs)$|latency/.test(name));
+      .find((name) => /^(params|macs|size)$|latency/.test(name));
     this.axes = {
       y: goal,
       x:
@@ -98,7 +102,7 @@ vitsearch.Study = class {
     const { made, controls } = vitsearch.block(
       "What was found",
       `found-${view.name}`,
-      "Every point is a network; the line joins those that no other beats in both directions. Point at one to see it, click to keep it.",
+      `Every point is a ${view.thing}; the line joins those that no other beats in both directions. Point at one to see it, click to keep it.`,
       this.frontChart,
     );
     for (const axis of ["y", "x"])
@@ -268,4 +272,4 @@ vitsearch.Study = class {
 };
 
 // What a study has that its trials do not, to be compared.
-vitsearch.besideTrials = (view) => JSON.stringify([view.epochs, view.rows, view.result]);
+vitsearch.besideTrials = (view) => JSON.stringify([view.epochs, view.rows, view.result, view.findings]);

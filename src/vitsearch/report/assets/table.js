@@ -44,7 +44,7 @@ vitsearch.table = (view, trials, picked) => {
   const { made, controls } = vitsearch.block("Trials", `trials-${view.name}`, null);
   const search = element("input", {
     type: "search",
-    placeholder: "depth 14   params<6M",
+    placeholder: view.thing === "formula" ? "qkv.grad   joint>0.5" : "depth 14   params<6M",
     "aria-label": "Search trials",
     input: (event) => {
       state.text = event.target.value;
@@ -142,7 +142,7 @@ vitsearch.table = (view, trials, picked) => {
     const pages = Math.max(1, Math.ceil(all.length / vitsearch.rowsAtOnce));
     state.page = Math.max(0, Math.min(state.page, pages - 1));
     const from = state.page * vitsearch.rowsAtOnce;
-    head.replaceChildren(header("number"), ...names.map(header), element("th", {}, "architecture"));
+    head.replaceChildren(header("number"), ...names.map(header), element("th", {}, view.thing === "formula" ? "formula" : "architecture"));
     body.replaceChildren(...all.slice(from, from + vitsearch.rowsAtOnce).map((number) => row(number, names)));
     count.textContent = all.length
       ? `${vitsearch.exact(from + 1)}–${vitsearch.exact(Math.min(all.length, from + vitsearch.rowsAtOnce))} of ${vitsearch.exact(all.length)}`

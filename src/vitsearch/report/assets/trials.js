@@ -46,7 +46,8 @@ vitsearch.Trials = class {
     return true;
   }
 
-  static indices({ code = "", width = 1 }) {
+  static indices({ code: written = "", width = 1 }) {
+    const code = written.replaceAll(".", ""); // between stages
     const found = [];
     for (let at = 0; at < code.length; at += width) {
       let value = 0;
@@ -60,17 +61,26 @@ vitsearch.Trials = class {
     const found = {};
     for (const [name, column] of Object.entries(this.settingColumns)) {
       if (!column.codes[number]) continue;
-      const values = vitsearch.Trials.indices(column.codes[number]).map((index) => column.values[index]);
-      found[name] = column.per === "block" ? values : values[0];
+      const { code, width } = column.codes[number];
+      const parts = code
+        .split(".")
+        .map((part) => vitsearch.Trials.indices({ code: part, width }).map((index) => column.values[index]));
+      found[name] = column.per === "stage block" ? parts : column.per === "network" ? parts[0][0] : parts[0];
     }
     return found;
   }
 
-  // The settings in a line.
+  // The settings in a line; stages with strokes between them, what an empty slot does not have as a dash.
   describe(number) {
     const words = [];
-    for (const [name, value] of Object.entries(this.settings(number))) {
-      if (name !== "space") words.push(`${vitsearch.named(name)} ${Array.isArray(value) ? value.join(" ") : value}`);
+    const spelled = (value) =>
+      !Array.isArray(value)
+        ? String(value ?? "–")
+        : value.map(spelled).join(value.some((part) => Array.isArray(part)) ? " / " : " ");
+    const settings = this.settings(number);
+    if (Object.keys(settings).length === 1 && "formula" in settings) return settings.formula;
+    for (const [name, value] of Object.entries(settings)) {
+      if (name !== "space") words.push(`${vitsearch.named(name)} ${spelled(value)}`);
     }
     return words.join(" · ");
   }

@@ -1,0 +1,114 @@
+"""An experiment in several sittings: cells of work, each with a row, as many at once as the device bears.
+
+Rows are kept as they come, with the commit they are of; a later run with the same `--out` does the cells that are
+missing. Processes that share a GPU get on best under NVIDIA's MPS (`nvidia-cuda-mps-control -d`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, TypeVar
+
+from common import RESULTS, circumstances, write
+
+from vitsearch.environment import pick_device
+from vitsearch.errors import VitsearchError
+
+Row = dict[str, Any]
+Cell = TypeVar("Cell")
+
+
+def add_sitting_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--work", type=Path, required=True, help="where runs are kept, and resumed")
+    parser.add_argument("--at-once", type=int, default=1, help="cells, each in a process of its own")
+    parser.add_argument("--minutes", type=float, default=600.0, help="after which no cell is begun")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--commit")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+
+
+def kept(name: str, options: argparse.Namespace) -> Row:
+    """What an earlier sitting wrote."""
+    path = options.out / name
+    found: Row = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+class Sittings:
+    """The result file. `about` says what the experiment is: a file of another one is refused."""
+
+    def __init__(self, name: str, options: argparse.Namespace, about: Row) -> None:
+        self.name, self.options, self.about = name, options, json.loads(json.dumps(about))
+        self.circumstances = circumstances(pick_device(options.device), options.commit)
+        options.out.mkdir(parents=True, exist_ok=True)
+        known = kept(name, options)
+        self.rows: list[Row] = known.get("cells", [])
+        differ = [key for key, value in self.about.items() if self.rows and known.get(key) != value]
+        if differ:
+            raise VitsearchError(f"{options.out / name} was made with another {differ[0]}: give another --out")
+
+    def run(self, work: Callable[[Cell], Row], cells: Mapping[str, Cell]) -> bool:
+        """A row for every cell that has none; whether all have one now."""
+        done = {row["cell"] for row in self.rows}
+        missing = {name: cell for name, cell in cells.items() if name not in done}
+        until = time.monotonic() + 60 * self.options.minutes
+        for name, row in in_time(work, missing, at_once=self.options.at_once, until=until):
+            self.rows.append({"cell": name, "commit": self.circumstances["commit"]} | row)
+            self.write({})
+        return {row["cell"] for row in self.rows} >= set(cells)
+
+    def row(self, name: str) -> Row | None:
+        return next((row for row in self.rows if row["cell"] == name), None)
+
+    def write(self, summary: Row) -> Row:
+        found = self.circumstances | self.about | summary | {"cells": self.rows}
+        write(self.name, found, self.options.out)
+        return found
+
+
+def in_time(
+    work: Callable[[Cell], Row], cells: Mapping[str, Cell], *, at_once: int, until: float
+) -> Iterator[tuple[str, Row]]:
+    """Rows as they come; after `until` (of `time.monotonic`) no cell is begun."""
+    if at_once == 1:
+        for name, cell in cells.items():
+            if time.monotonic() < until:
+                yield name, work(cell)
+        return
+    coming = iter(cells.items())
+    running: dict[Future[Row], str] = {}
+    with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
+        while True:
+            while len(running) < at_once and time.monotonic() < until:
+                name, cell = next(coming, (None, None))
+                if name is None:
+                    break
+                running[pool.submit(work, cell)] = name  # type: ignore[arg-type]
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+
+
+def spread(values: Sequence[float]) -> Row | None:
+    """Mean and deviation; None where there is nothing."""
+    if not values:
+        return None
+    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None, "values": list(values)}
+
+
+def seed_by_seed(ours: Sequence[float], others: Sequence[float]) -> Row | None:
+    """The difference, with what can be said of it beside its own spread over the seeds."""
+    found = spread([one - other for one, other in zip(ours, others, strict=False)])
+    if found is None or found["deviation"] is None:
+        return None if found is None else found | {"reading": "one seed: no statement"}
+    clear = abs(found["mean"]) > found["deviation"]
+    reading = "not distinguishable" if not clear else "better" if found["mean"] > 0 else "worse"
+    return found | {"reading": reading}

@@ -39,6 +39,7 @@ TABLES = [
     "experiments/autoprox_tables.py",
     "experiments/training_tables.py",
     "experiments/latency_tables.py",
+    "experiments/result_tables.py",
 ]
 
 

@@ -84,6 +84,17 @@ def test_every_command_and_space_is_in_the_readme() -> None:
         assert f"`{name}`" in text, name
 
 
+def test_exports_of_every_space_were_compared_in_every_format() -> None:
+    rows = json.loads((ROOT / "experiments" / "results" / "export_agreement.json").read_text())["rows"]
+    listing = (
+        "from vitsearch.export.write import FORMATS; from vitsearch.spaces import SPACES; print(*SPACES, '/', *FORMATS)"
+    )
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    spaces, formats = (part.split() for part in done.stdout.split("/"))  # of a fresh process: tests add spaces
+    assert {(row["space"], row["format"]) for row in rows} >= {(space, kind) for space in spaces for kind in formats}
+    assert all(row["networks"] >= 20 and row["largest_difference"] <= row["tolerance"] for row in rows)
+
+
 @pytest.mark.parametrize("script", TABLES)
 def test_the_tables_of_the_docs_are_what_was_measured(script: str) -> None:
     ran = subprocess.run([sys.executable, ROOT / script, "--check"], capture_output=True, text=True)

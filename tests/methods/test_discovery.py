@@ -29,10 +29,10 @@ from vitsearch.methods.enumeration import Pairings, enumerate_pairs
 from vitsearch.methods.evidence import Column, Evidence, columns_of
 from vitsearch.methods.formula_draws import Grammar
 from vitsearch.methods.numbers import NUMBERS, Numbers
-from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, choose, search
+from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, Member, choose, search
 from vitsearch.methods.sketch import Sketches
 from vitsearch.methods.statistics import StatisticsCache, block_of
-from vitsearch.proxies.expression import UNARY, Binary, Formula, parse_formula
+from vitsearch.proxies.expression import UNARY, Binary, Formula, Input, Node, Unary, parse_formula
 from vitsearch.proxies.operations import UNARY as OPERATIONS
 from vitsearch.ranking import kendall
 from vitsearch.records import Journal
@@ -222,10 +222,10 @@ def test_children_must_beat_their_parents(evidence: Evidence, tmp_path: Path) ->
     accepted: list[tuple[float, float]] = []
     original = module._child
 
-    def watched(evolution: Any, grammar: Any, judge: Any, population: list[Judged], random: Any) -> Judged | None:
+    def watched(evolution: Any, grammar: Any, judge: Any, population: list[Member], random: Any) -> Member | None:
         child = original(evolution, grammar, judge, population, random)
         if child is not None:
-            accepted.append((child.joint, min(one.joint for one in population)))
+            accepted.append((child.judged.joint, min(one.judged.joint for one in population)))
         return child
 
     module._child = watched  # type: ignore[assignment]
@@ -234,6 +234,25 @@ def test_children_must_beat_their_parents(evidence: Evidence, tmp_path: Path) ->
     finally:
         module._child = original
     assert accepted and all(child >= worst + 0.01 for child, worst in accepted)
+
+
+def two_branches(tree: Node) -> bool:
+    return isinstance(tree, Binary) and all(
+        isinstance(branch, Unary) and isinstance(branch.of, Unary) and isinstance(branch.of.of, Input)
+        for branch in (tree.left, tree.right)
+    )
+
+
+@pytest.mark.parametrize("strategy", ["elitism", "naive"])
+def test_every_generation_has_two_whole_branches(
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Canonical forms are shorter: children of those would shrink from generation to generation."""
+    asked: list[Formula] = []
+    original = Judge.__call__
+    monkeypatch.setattr(Judge, "__call__", lambda self, formula: (asked.append(formula), original(self, formula))[1])
+    run_search(evidence, tmp_path / "t.jsonl", evaluations=300, strategy=strategy, crossover=0.3)
+    assert len(asked) >= 300 and all(two_branches(formula.tree) for formula in asked)
 
 
 def test_the_smallest_of_nearly_equal_formulas_is_chosen() -> None:

@@ -323,6 +323,13 @@ def test_folds_are_disjoint_and_of_whole_networks(evidence: Evidence) -> None:
         seen.append((column.name, len(places)))
         return np.full(len(column.networks), float(len(seen)))
 
+    doubled = [*evidence.columns, *(dataclasses.replace(c, table="again") for c in evidence.columns)]
+    twice = Folds(Evidence(doubled, (), {}), 3, 0).of_columns
+    assert all(np.array_equal(one, two) for one, two in zip(twice[:2], twice[2:], strict=True))
+    assert all(np.array_equal(one, two) for one, two in zip(twice[:2], folds.of_columns, strict=True))
+    few = dataclasses.replace(evidence.columns[0], accuracies=np.array([1.0] * 5 + [2.0]))
+    with pytest.raises(VitsearchError, match="must be two different accuracies"):
+        Folds(Evidence([few], (), {}), 6, 0).check()
     learned = folds.learned(rival)
     assert len(seen) == 6
     assert all(len(set(learned[0][folds.of_columns[0] == fold])) == 1 for fold in range(3))
@@ -360,6 +367,8 @@ def test_cross_validated_tau_is_over_pairs_of_one_fold(evidence: Evidence) -> No
     warnings = warnings_of(rows, comparison.nearness(values))
     assert any("no better than the size baseline" in text for text in warnings)
     assert any("its tau with `macs` is 1.000" in text for text in warnings)
+    turned = warnings_of(rows, comparison.nearness([-one for one in values]), exact=False)
+    assert any("its tau with `macs` is -1.000" in text for text in turned) and "on blocks" in turned[-1]
 
 
 def test_a_discovery_is_a_study(table: Table, evidence: Evidence, tmp_path: Path) -> None:
@@ -375,6 +384,11 @@ def test_a_discovery_is_a_study(table: Table, evidence: Evidence, tmp_path: Path
     assert {row["score"] for row in found.rows} >= {"params", "depth", "autoproxa", "autoproxp", "discovered"}
     with pytest.raises(BadStudy, match="must not exist yet"):
         run_discovery([table], plan, out=tmp_path / "found", **given)
+    joints = [one["joint"] for one in data["front"]]
+    assert joints == sorted(set(joints)) and max(one.joint for one in found.front) >= found.joint
+    changed = dataclasses.replace(table, entries=table.entries[:-1])
+    with pytest.raises(BadStudy, match="was made with accuracies="):
+        run_discovery([changed], plan, out=tmp_path / "found", resume=True, **given)
     (tmp_path / "found" / "found.json").unlink()
     journal = tmp_path / "found" / "fold1.jsonl"
     journal.write_bytes(journal.read_bytes()[:500])

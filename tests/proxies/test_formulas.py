@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -314,6 +315,20 @@ def test_formulas_come_from_files_too(tmp_path: Path) -> None:
         parse_proxy(f"file:{path}")
     with pytest.raises(VitsearchError, match="cannot read"):
         parse_proxy(f"file:{tmp_path / 'none.json'}")
+
+
+@pytest.mark.parametrize("command", ["search", "evolve-space"])
+def test_another_formula_in_the_file_is_noticed(command: str, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    path = tmp_path / "found.json"
+    path.write_text(json.dumps({"formula": "sum: frobenius(qkv.weight)"}))
+    line: list[Any] = [command, "--objective", f"file:{path}", "--out", tmp_path / "run", "--device", "cpu", "--json"]
+    if command == "search":
+        line[1:1] = ["pit", "--trials", 2]
+    else:
+        line[1:1] = ["s3-initial", "--samples", 2, "--iterations", 1]
+    cli(*line)
+    path.write_text(json.dumps({"formula": "max: frobenius(qkv.weight)"}))
+    assert "was made elsewhere (formulas" in cli(*line, "--resume").error()
 
 
 def test_a_formula_without_a_value_says_so() -> None:

@@ -222,6 +222,15 @@ def _parents(evolution: Evolution, sample: list[Member]) -> list[Member]:
     return heapq.nlargest(evolution.top, sample, key=_rank)
 
 
+def front_of(judged: list[Judged]) -> list[Judged]:
+    """From the smallest on, every formula that is better than all smaller ones."""
+    found: list[Judged] = []
+    for one in sorted(judged, key=lambda one: (one.formula.size, -one.joint, one.number)):
+        if not found or one.joint > found[-1].joint:
+            found.append(one)
+    return found
+
+
 def choose(judged: list[Judged], tolerance: float) -> Judged:
     """The smallest formula within `tolerance` of the best; of equal size the better, then the earlier."""
     if not judged:

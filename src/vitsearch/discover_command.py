@@ -171,10 +171,13 @@ def show_discovery(found: Any) -> None:
     """Scores down, datasets across: cross-validated tau with its interval."""
     datasets = list(dict.fromkeys(row["dataset"] for row in found.rows))
     of = {(row["score"], row["dataset"]): row for row in found.rows}
-    table = Table("score", *datasets, "above the best size", title="Kendall's tau on networks outside the search")
+    headings = [dataset.replace("/", "\n") for dataset in datasets]
+    title = "Kendall's tau on networks outside the search"
+    table = Table("score", *headings, "above the best size", "joint, at near size", title=title)
     for name in dict.fromkeys(row["score"] for row in found.rows):
         cells = [_cell(of[name, dataset], "kendall") for dataset in datasets]
-        table.add_row(name, *cells, _cell(of[name, "joint"], "above_best_size"))
+        more = [_cell(of[name, "joint"], measure) for measure in ("above_best_size", "kendall_near_size")]
+        table.add_row(name, *cells, *more)
     show(table)
     print(f"{found.formula}")
     print(f"joint tau {found.joint:.3f} on all networks; next: --proxy file:{found.path / 'found.json'}")

@@ -29,10 +29,10 @@ from vitsearch.methods.enumeration import Pairings, enumerate_pairs
 from vitsearch.methods.evidence import Column, Evidence, columns_of
 from vitsearch.methods.formula_draws import Grammar
 from vitsearch.methods.numbers import NUMBERS, Numbers
-from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, choose, search
+from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, Member, choose, search
 from vitsearch.methods.sketch import Sketches
 from vitsearch.methods.statistics import StatisticsCache, block_of
-from vitsearch.proxies.expression import UNARY, Binary, Formula, parse_formula
+from vitsearch.proxies.expression import UNARY, Binary, Formula, Input, Node, Unary, parse_formula
 from vitsearch.proxies.operations import UNARY as OPERATIONS
 from vitsearch.ranking import kendall
 from vitsearch.records import Journal
@@ -222,10 +222,10 @@ def test_children_must_beat_their_parents(evidence: Evidence, tmp_path: Path) ->
     accepted: list[tuple[float, float]] = []
     original = module._child
 
-    def watched(evolution: Any, grammar: Any, judge: Any, population: list[Judged], random: Any) -> Judged | None:
+    def watched(evolution: Any, grammar: Any, judge: Any, population: list[Member], random: Any) -> Member | None:
         child = original(evolution, grammar, judge, population, random)
         if child is not None:
-            accepted.append((child.joint, min(one.joint for one in population)))
+            accepted.append((child.judged.joint, min(one.judged.joint for one in population)))
         return child
 
     module._child = watched  # type: ignore[assignment]
@@ -234,6 +234,25 @@ def test_children_must_beat_their_parents(evidence: Evidence, tmp_path: Path) ->
     finally:
         module._child = original
     assert accepted and all(child >= worst + 0.01 for child, worst in accepted)
+
+
+def two_branches(tree: Node) -> bool:
+    return isinstance(tree, Binary) and all(
+        isinstance(branch, Unary) and isinstance(branch.of, Unary) and isinstance(branch.of.of, Input)
+        for branch in (tree.left, tree.right)
+    )
+
+
+@pytest.mark.parametrize("strategy", ["elitism", "naive"])
+def test_every_generation_has_two_whole_branches(
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Canonical forms are shorter: children of those would shrink from generation to generation."""
+    asked: list[Formula] = []
+    original = Judge.__call__
+    monkeypatch.setattr(Judge, "__call__", lambda self, formula: (asked.append(formula), original(self, formula))[1])
+    run_search(evidence, tmp_path / "t.jsonl", evaluations=300, strategy=strategy, crossover=0.3)
+    assert len(asked) >= 300 and all(two_branches(formula.tree) for formula in asked)
 
 
 def test_the_smallest_of_nearly_equal_formulas_is_chosen() -> None:
@@ -304,6 +323,13 @@ def test_folds_are_disjoint_and_of_whole_networks(evidence: Evidence) -> None:
         seen.append((column.name, len(places)))
         return np.full(len(column.networks), float(len(seen)))
 
+    doubled = [*evidence.columns, *(dataclasses.replace(c, table="again") for c in evidence.columns)]
+    twice = Folds(Evidence(doubled, (), {}), 3, 0).of_columns
+    assert all(np.array_equal(one, two) for one, two in zip(twice[:2], twice[2:], strict=True))
+    assert all(np.array_equal(one, two) for one, two in zip(twice[:2], folds.of_columns, strict=True))
+    few = dataclasses.replace(evidence.columns[0], accuracies=np.array([1.0] * 5 + [2.0]))
+    with pytest.raises(VitsearchError, match="must be two different accuracies"):
+        Folds(Evidence([few], (), {}), 6, 0).check()
     learned = folds.learned(rival)
     assert len(seen) == 6
     assert all(len(set(learned[0][folds.of_columns[0] == fold])) == 1 for fold in range(3))
@@ -341,6 +367,8 @@ def test_cross_validated_tau_is_over_pairs_of_one_fold(evidence: Evidence) -> No
     warnings = warnings_of(rows, comparison.nearness(values))
     assert any("no better than the size baseline" in text for text in warnings)
     assert any("its tau with `macs` is 1.000" in text for text in warnings)
+    turned = warnings_of(rows, comparison.nearness([-one for one in values]), exact=False)
+    assert any("its tau with `macs` is -1.000" in text for text in turned) and "on blocks" in turned[-1]
 
 
 def test_a_discovery_is_a_study(table: Table, evidence: Evidence, tmp_path: Path) -> None:
@@ -356,6 +384,11 @@ def test_a_discovery_is_a_study(table: Table, evidence: Evidence, tmp_path: Path
     assert {row["score"] for row in found.rows} >= {"params", "depth", "autoproxa", "autoproxp", "discovered"}
     with pytest.raises(BadStudy, match="must not exist yet"):
         run_discovery([table], plan, out=tmp_path / "found", **given)
+    joints = [one["joint"] for one in data["front"]]
+    assert joints == sorted(set(joints)) and max(one.joint for one in found.front) >= found.joint
+    changed = dataclasses.replace(table, entries=table.entries[:-1])
+    with pytest.raises(BadStudy, match="was made with accuracies="):
+        run_discovery([changed], plan, out=tmp_path / "found", resume=True, **given)
     (tmp_path / "found" / "found.json").unlink()
     journal = tmp_path / "found" / "fold1.jsonl"
     journal.write_bytes(journal.read_bytes()[:500])

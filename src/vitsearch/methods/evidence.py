@@ -5,6 +5,8 @@ JCM = 1/M sum over columns of alpha tau,        tau: Kendall's tau-b with its si
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -121,6 +123,15 @@ class Evidence:
     def sketches(self) -> Sketches:
         return Sketches([cache.read(network) for cache in self.caches for network in self.networks])
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of networks and accuracies."""
+        found = [
+            (column.label, *zip([str(network) for network in column.networks], column.accuracies.tolist(), strict=True))
+            for column in self.columns
+        ]
+        return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
     @property
     def lengths(self) -> list[int]:
         """Networks of each column, for each seed."""
@@ -142,6 +153,10 @@ class Evidence:
             layers = self.sketches.of_layers(formula, stride)
             values = self.numbers.put_together(formula.aggregate, layers)
         return self.split(values)
+
+    def exact(self, formula: Formula) -> bool:
+        """Whether scores are those of whole matrices."""
+        return self.numbers.of_networks(formula) is not None
 
     def shown(self, formula: Formula) -> list[Array]:
         """By column, with the first seed."""

@@ -19,7 +19,7 @@ from vitsearch.methods.numbers import NUMBERS
 from vitsearch.methods.statistics import SLOTS, Statistics
 from vitsearch.proxies.expression import Formula, Input, Node, Unary
 from vitsearch.proxies.layers import OF_MLP
-from vitsearch.proxies.operations import EPSILON
+from vitsearch.proxies.operations import EPSILON, no_rounding
 from vitsearch.proxies.operations import UNARY as OPERATIONS
 
 Shape = tuple[int, int]
@@ -107,11 +107,11 @@ def _unary(name: str, of: Sampled) -> Sampled:
         case "frobenius":
             return Sampled((x.square().mean((1, 2)) * size).sqrt())
         case "std":
-            return Sampled(x.std((1, 2)))
+            return Sampled(_deviation(x).flatten())
         case "max" | "min":
             return Sampled(x.amax((1, 2)) if name == "max" else x.amin((1, 2)))
         case "normalize":
-            deviation = x.std((1, 2), keepdim=True)
+            deviation = _deviation(x)
             return Sampled(torch.where(deviation > 0, (x - x.mean((1, 2), keepdim=True)) / deviation, 0.0), of.shape)
         case "minmax":
             low, high = x.amin((1, 2), keepdim=True), x.amax((1, 2), keepdim=True)
@@ -123,18 +123,25 @@ def _unary(name: str, of: Sampled) -> Sampled:
     return Sampled(OPERATIONS[name](x), of.shape)
 
 
+def _deviation(x: Tensor) -> Tensor:
+    """[k, 1, 1]"""
+    return no_rounding(x.std((1, 2), keepdim=True), x.mean((1, 2), keepdim=True), x.dtype)
+
+
 def _combine(sign: str, left: Sampled, right: Sampled) -> Sampled:
     """As `operations.combine` has it on whole matrices."""
     first, second = left.shape, right.shape
+    matrices = first is not None and second is not None
     if sign == "@" and first is not None and second is not None and first[1] == second[0]:
         if left.values.shape[2] != right.values.shape[1]:  # other elements: nothing can be said
             return Sampled(torch.full((len(left.values),), math.nan))
         factor = first[1] / left.values.shape[2]
-        return Sampled(left.values @ right.values * factor, (first[0], second[1]))
-    if sign == "@" or (first is not None and second is not None and first != second):
+        dtype = torch.promote_types(left.values.dtype, right.values.dtype)
+        return Sampled(left.values.to(dtype) @ right.values.to(dtype) * factor, (first[0], second[1]))
+    if matrices and (sign == "@" or first != second):
         left, right = Sampled(left.mean()), Sampled(right.mean())
     a, b = left.values, right.values
     if a.dim() != b.dim():
-        a, b = (x if x.dim() > 1 else x[:, None, None].float() for x in (a, b))
+        a, b = (x.double() if x.dim() > 1 else x[:, None, None].double() for x in (a, b))
     found = a + b if sign == "+" else a - b if sign == "-" else a * b
     return Sampled(found, left.shape if left.shape is not None else right.shape)

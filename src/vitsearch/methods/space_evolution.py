@@ -71,17 +71,19 @@ RANK_TAU = 10.0
 log = logging.getLogger("vitsearch")
 
 
-def check_inputs(plan: EvolutionPlan, space: Windowed) -> None:
+def check_inputs(plan: EvolutionPlan, space: Windowed) -> dict[str, dict[str, str]]:
+    """What is in the files behind the objective."""
     if plan.training is None:
         assert plan.objective is not None
         if plan.objective.name.startswith(SUPERNET):
             raise VitsearchError("`objective` must be a proxy or a cost: supernets are trained for every space anew")
-        Evaluator([plan.objective.name], device=pick_device("cpu"), geometry=plan.geometry, data=plan.data)
-        return
+        evaluator = Evaluator([plan.objective.name], device=pick_device("cpu"), geometry=plan.geometry, data=plan.data)
+        return evaluator.digests()
     scheme_of(plan.training.subnets, space, None)
     classes = open_training_data(plan.training.data).classes
     if plan.geometry.classes != classes:
         raise VitsearchError(f"`classes` must be {classes} for {plan.training.data}, but got {plan.geometry.classes}")
+    return {}
 
 
 class Measure(Protocol):
@@ -142,9 +144,9 @@ def evolve_space(
         )
     how, path = machine or Machine(), Path(out)
     device = pick_device(how.device)
-    check_inputs(plan, found)  # what is wrong must leave no folder behind
+    environment = describe_environment(device) | check_inputs(plan, found)  # what is wrong leaves no folder behind
     with study_folder(path, resume), Journal(path / TRIALS) as journal:
-        enter(path, plan, describe_environment(device), journal, allow_changed)
+        enter(path, plan, environment, journal, allow_changed)
         moves = EpochLog(path / MOVES)
         try:
             Evolution(plan, path, how, device, journal, moves, allow_changed, progress).run(found)

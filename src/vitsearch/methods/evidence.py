@@ -118,11 +118,11 @@ class Evidence:
 
     @cached_property
     def numbers(self) -> Numbers:
-        return Numbers([cache.read(network) for cache in self.caches for network in self.networks])
+        return Numbers(cache.read(network) for cache in self.caches for network in self.networks)
 
     @cached_property
     def sketches(self) -> Sketches:
-        return Sketches([cache.read(network) for cache in self.caches for network in self.networks])
+        return Sketches(cache.read(network) for cache in self.caches for network in self.networks)
 
     @cached_property
     def digest(self) -> str:

@@ -410,8 +410,16 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
     write_table(table, tmp_path / "small.json")
     line = ["discover", "--bench", str(tmp_path / "small.json"), "--cache", str(evidence.caches[0].folder.parent)]
     line += ["--batch-size", "2", "--device", "cpu", "--evaluations", "60", "--folds", "2", "--seeds", "1", "--json"]
+    line += ["--beside", "synflow,params"]
     found = cli(*line, "--out", str(tmp_path / "found")).json()
     assert {"study", "formula", "joint", "rows", "warnings"} <= set(found)
+    column = columns_of([table], ())[0]
+    (row,) = [r for r in found["rows"] if (r["score"], r["dataset"]) == ("synflow", "pit/one_kd")]
+    settings = [network.settings for network in column.networks]
+    theirs = score(settings, ["synflow"], geometry=SMALL, batch_size=2, device="cpu")
+    values = [np.array([one.scores["synflow"] for one in theirs]) for _ in range(2)]
+    folds = Folds(Evidence([column], (), {}), 2, 0)
+    assert row["kendall"] == pytest.approx(Comparison(folds, 1).taus(values[:1])[0, 0])
     path = tmp_path / "found" / "found.json"
     arch = tmp_path / "arch.json"
     arch.write_text(json.dumps(table.entries[0].arch))

@@ -19,7 +19,7 @@ import numpy as np
 
 from vitsearch.architecture import brief, check_seed, check_whole
 from vitsearch.benchmark import Table
-from vitsearch.correlation import Conditions
+from vitsearch.correlation import Conditions, ScoreBook
 from vitsearch.data import open_data
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
@@ -126,13 +126,14 @@ def run_discovery(
     device: str = "auto",
     resume: bool = False,
     allow_changed: bool = False,
+    beside: Sequence[str] = (),
     rivals: Mapping[str, Rival] | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Capture what is missing, search, search again without each fold, and compare.
 
-    `cache` is the folder of the statistics, in `out` unless given. `rivals` learn from the same networks and stand
-    below in the table; unless given, that is `supervised`.
+    `cache` is the folder of the statistics, in `out` unless given. `beside` names proxies that score the networks
+    themselves, for the table. `rivals` learn from the same networks and stand last; unless given, `supervised` does.
     """
     columns = columns_of(tables, plan.columns)
     path, environment = Path(out), describe_environment(pick_device(device))
@@ -158,7 +159,8 @@ def run_discovery(
         enough = min(len(places) for fold in range(plan.folds) for places in folds.outside(fold)) >= FEWEST
         usual = {"supervised": supervised} if enough else {}
         used = usual if rivals is None else rivals
-        discovery = _compare(path, whole, [part.chosen for part in parts], evidence, folds, used)
+        others = _beside(path, plan, conditions, columns, beside, progress)
+        discovery = _compare(path, whole, [part.chosen for part in parts], evidence, folds, others, used)
         write_atomically(path / "found.json", json.dumps(discovery.to_json(), indent=1, allow_nan=False) + "\n")
     return discovery
 
@@ -251,12 +253,33 @@ def _all_pairs(
     ]
 
 
+def _beside(
+    path: Path,
+    plan: DiscoveryPlan,
+    conditions: Conditions,
+    columns: Sequence[Column],
+    names: Sequence[str],
+    progress: Progress | None,
+) -> dict[str, Sequence[Array]]:
+    """Scores of other proxies, NaN where there is none."""
+    if not names:
+        return {}
+    book = ScoreBook(conditions, path / "beside.jsonl")
+    networks = [network for column in columns for network in column.networks]
+    book.fill(networks, names, [plan.seed], _telling(progress, "other proxies"))
+    return {
+        name: [np.array(book.column(column.networks, plan.seed, name), dtype=np.float64) for column in columns]
+        for name in names
+    }
+
+
 def _compare(
     path: Path,
     whole: Searched,
     parts: Sequence[Judged],
     evidence: Evidence,
     folds: Folds,
+    others: Mapping[str, Sequence[Array]],
     rivals: Mapping[str, Rival],
 ) -> Discovery:
     found = whole.chosen
@@ -266,6 +289,7 @@ def _compare(
         for name, text in PUBLISHED.items()
         if parse_formula(text).inputs <= set(evidence.caches[0].inputs)
     }
+    scores |= others
     scores["discovered"] = folds.joined([evidence.shown(part.formula) for part in parts])
     scores |= {name: folds.learned(rival) for name, rival in rivals.items()}
     rows = comparison.rows(scores)

@@ -79,6 +79,9 @@ def everything(evidence: Evidence) -> Any:
 def test_distilled_columns_unless_named_and_missing_accuracies_skipped(table: Table) -> None:
     assert [(column.name, len(column.networks)) for column in columns_of([table], ())] == [("one_kd", 6), ("two_kd", 5)]
     assert [column.name for column in columns_of([table], ["one"])] == ["one"]
+    entries = tuple(dataclasses.replace(e, accuracy={"two_kd": e.accuracy["two_kd"]}) for e in table.entries)
+    lacking = dataclasses.replace(table, columns={"two_kd": table.columns["two_kd"]}, entries=entries)
+    assert [column.label for column in columns_of([table, lacking], ["one"])] == ["pit#0/one"]
 
 
 TABLED = (
@@ -156,7 +159,7 @@ def test_the_cache_is_kept_checked_and_of_one_making(evidence: Evidence, tmp_pat
     content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1
     (folder / name).write_bytes(bytes(content))
-    with pytest.raises(BadStudy, match="its checksum differs"):
+    with pytest.raises(BadStudy, match="remove it, and it is captured again"):
         again.read(network)
     index = folder / "index.jsonl"
     index.write_bytes(index.read_bytes()[:-20])  # cut off in the last line: that network is captured again
@@ -164,6 +167,9 @@ def test_the_cache_is_kept_checked_and_of_one_making(evidence: Evidence, tmp_pat
     assert len(cut.files) == len(evidence.caches[0].files) - 1
     cut.fill(evidence.networks)
     assert len(StatisticsCache(folder, CONDITIONS).files) == len(evidence.caches[0].files)
+    (folder / name).unlink()
+    again.fill([network])
+    assert (again.read(network).table == evidence.caches[0].read(network).table).all()
 
 
 def test_the_joint_correlation_is_the_mean_of_tau_b(evidence: Evidence) -> None:
@@ -330,6 +336,8 @@ def test_folds_are_disjoint_and_of_whole_networks(evidence: Evidence) -> None:
     few = dataclasses.replace(evidence.columns[0], accuracies=np.array([1.0] * 5 + [2.0]))
     with pytest.raises(VitsearchError, match="must be two different accuracies"):
         Folds(Evidence([few], (), {}), 6, 0).check()
+    with pytest.raises(VitsearchError, match="`folds` must have two networks"):
+        Folds(evidence, 6, 0).check()
     learned = folds.learned(rival)
     assert len(seen) == 6
     assert all(len(set(learned[0][folds.of_columns[0] == fold])) == 1 for fold in range(3))
@@ -402,8 +410,16 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
     write_table(table, tmp_path / "small.json")
     line = ["discover", "--bench", str(tmp_path / "small.json"), "--cache", str(evidence.caches[0].folder.parent)]
     line += ["--batch-size", "2", "--device", "cpu", "--evaluations", "60", "--folds", "2", "--seeds", "1", "--json"]
+    line += ["--beside", "synflow,params"]
     found = cli(*line, "--out", str(tmp_path / "found")).json()
     assert {"study", "formula", "joint", "rows", "warnings"} <= set(found)
+    column = columns_of([table], ())[0]
+    (row,) = [r for r in found["rows"] if (r["score"], r["dataset"]) == ("synflow", "pit/one_kd")]
+    settings = [network.settings for network in column.networks]
+    theirs = score(settings, ["synflow"], geometry=SMALL, batch_size=2, device="cpu")
+    values = [np.array([one.scores["synflow"] for one in theirs]) for _ in range(2)]
+    folds = Folds(Evidence([column], (), {}), 2, 0)
+    assert row["kendall"] == pytest.approx(Comparison(folds, 1).taus(values[:1])[0, 0])
     path = tmp_path / "found" / "found.json"
     arch = tmp_path / "arch.json"
     arch.write_text(json.dumps(table.entries[0].arch))
@@ -415,6 +431,11 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
     assert "`branches` must be matrix or scalar" in cli(*line, "--out", "x", "--branches", "both").error()
     assert "pairs needs branches=scalar" in cli(*line, "--out", "x", "--strategy", "pairs").error()
     assert "`strategy` must be one of" in cli(*line, "--out", "x", "--strategy", "best").error()
+    other = tmp_path / "other"
+    assert "was not made with" in cli(*line, "--out", str(other), "--inputs", "weights").error()
+    assert "`weights` must be one of" in cli(*line, "--out", str(other), "--weights", "old").error()
+    assert "old" in cli(*line, "--out", str(other), "--data", "old").error()
+    assert not other.exists()
 
 
 def test_supervision_sees_its_part_alone() -> None:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from vitsearch.correlation import Conditions, Network, ScoreBook
 from vitsearch.cost import Geometry
 from vitsearch.data import open_data
 from vitsearch.errors import VitsearchError
@@ -315,6 +316,18 @@ def test_formulas_come_from_files_too(tmp_path: Path) -> None:
         parse_proxy(f"file:{path}")
     with pytest.raises(VitsearchError, match="cannot read"):
         parse_proxy(f"file:{tmp_path / 'none.json'}")
+
+
+def test_kept_scores_are_not_those_of_another_formula(tmp_path: Path) -> None:
+    path, book = tmp_path / "found.json", tmp_path / "book.jsonl"
+    (found,) = sample(SPACES["pit"], 1, seed=0)
+    network, columns = Network.of(found, GEOMETRY), []
+    for text in ("frobenius(qkv.weight)", "sum: frobenius(qkv.weight)"):
+        path.write_text(json.dumps({"formula": text}))
+        kept = ScoreBook(Conditions(device="cpu"), book)
+        kept.fill([network], [f"file:{path}", "params"], [0])
+        columns.append(kept.column([network], 0, f"file:{path}")[0])
+    assert columns[1] == pytest.approx(sum(found["depth"]) * columns[0])
 
 
 @pytest.mark.parametrize("command", ["search", "evolve-space"])

@@ -70,12 +70,16 @@ class Folds:
         return [np.array([fold[column.table, entry] for entry in column.entries]) for column in columns]
 
     def check(self) -> None:
-        """Every search must have something to rank in every column."""
+        """Every search must have something to rank in every column, and so must what judges it."""
         for fold in (None, *range(self.count)):
             for column, places in zip(self.evidence.columns, self.outside(fold), strict=True):
                 if len(np.unique(column.accuracies[places])) < 2:
                     rule = f"outside each of the {self.count} folds there must be two different accuracies"
                     raise VitsearchError(f"{rule}, but {column.label} has {len(places)} networks, all alike, there")
+        for column, folds in zip(self.evidence.columns, self.of_columns, strict=True):
+            if all(len(np.unique(column.accuracies[folds == fold])) < 2 for fold in range(self.count)):
+                rule = "`folds` must have two networks of a column or more in some fold"
+                raise VitsearchError(f"{rule}, but got {self.count} for the {len(folds)} of {column.label}")
 
     def outside(self, fold: int | None) -> list[Places]:
         """For each column, the places that are not in a fold; all without one."""

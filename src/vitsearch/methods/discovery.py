@@ -19,7 +19,8 @@ import numpy as np
 
 from vitsearch.architecture import brief, check_seed, check_whole
 from vitsearch.benchmark import Table
-from vitsearch.correlation import Conditions
+from vitsearch.correlation import Conditions, ScoreBook
+from vitsearch.data import open_data
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.methods.comparison import JUDGES_OF_SIZE, TOO_NEAR, Comparison, Folds, Places, Rival
@@ -29,6 +30,7 @@ from vitsearch.methods.formula_draws import Grammar
 from vitsearch.methods.numbers import Array
 from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, choose, front_of, search
 from vitsearch.methods.statistics import KEEP, StatisticsCache
+from vitsearch.models.weights import check_weights
 from vitsearch.predictor import FEWEST, fit
 from vitsearch.proxies.expression import Formula, parse_formula
 from vitsearch.records import Journal, Trial, parse_json, write_atomically
@@ -72,6 +74,8 @@ class DiscoveryPlan:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        check_weights(self.weights_scheme)
+        check_whole("batch_size", self.batch_size)
         check_whole("seeds", self.seeds, most=100)
         check_whole("networks", self.networks, least=2)
         check_whole("folds", self.folds, least=2, most=20)
@@ -122,26 +126,29 @@ def run_discovery(
     device: str = "auto",
     resume: bool = False,
     allow_changed: bool = False,
+    beside: Sequence[str] = (),
     rivals: Mapping[str, Rival] | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Capture what is missing, search, search again without each fold, and compare.
 
-    `cache` is the folder of the statistics, in `out` unless given. `rivals` learn from the same networks and stand
-    below in the table; unless given, that is `supervised`.
+    `cache` is the folder of the statistics, in `out` unless given. `beside` names proxies that score the networks
+    themselves, for the table. `rivals` learn from the same networks and stand last; unless given, `supervised` does.
     """
     columns = columns_of(tables, plan.columns)
     path, environment = Path(out), describe_environment(pick_device(device))
     folds = Folds(Evidence(columns, (), plan.weights), plan.folds, plan.seed)
     folds.check()  # what is wrong must leave no folder behind
+    open_data(plan.data)
     with study_folder(path, resume):
-        _write_plan(path, plan, folds.evidence.digest, environment, allow_changed)
+        study = _study(path, plan, folds.evidence.digest, environment, allow_changed)
         conditions = Conditions(data=plan.data, batch_size=plan.batch_size, weights=plan.weights_scheme, device=device)
         folder = Path(cache) if cache is not None else path / "statistics"
         caches = [
             StatisticsCache(folder / f"seed{seed}", conditions, seed, inputs=plan.grammar.inputs)
             for seed in range(plan.seed, plan.seed + plan.seeds)
         ]
+        write_atomically(path / "study.json", json.dumps(study, indent=2, allow_nan=False) + "\n")
         evidence = Evidence(columns, caches, plan.weights)
         folds = dataclasses.replace(folds, evidence=evidence)
         with Journal(path / "trials.jsonl"):  # locked from the start, so that those who look on see that it runs
@@ -152,7 +159,8 @@ def run_discovery(
         enough = min(len(places) for fold in range(plan.folds) for places in folds.outside(fold)) >= FEWEST
         usual = {"supervised": supervised} if enough else {}
         used = usual if rivals is None else rivals
-        discovery = _compare(path, whole, [part.chosen for part in parts], evidence, folds, used)
+        others = _beside(path, plan, conditions, columns, beside, progress)
+        discovery = _compare(path, whole, [part.chosen for part in parts], evidence, folds, others, used)
         write_atomically(path / "found.json", json.dumps(discovery.to_json(), indent=1, allow_nan=False) + "\n")
     return discovery
 
@@ -169,7 +177,8 @@ def _telling(progress: Progress | None, what: str) -> Callable[[int, int], None]
     return (lambda done, total: progress(what, done, total, "")) if progress else None
 
 
-def _write_plan(path: Path, plan: DiscoveryPlan, digest: str, environment: dict[str, Any], allow: bool) -> None:
+def _study(path: Path, plan: DiscoveryPlan, digest: str, environment: dict[str, Any], allow: bool) -> dict[str, Any]:
+    """What `study.json` is to say; a study that is there must be the same but for the environment."""
     file, given = path / "study.json", {**plan.to_json(), "accuracies": digest}
     environments = [environment]
     if file.exists():
@@ -186,8 +195,7 @@ def _write_plan(path: Path, plan: DiscoveryPlan, digest: str, environment: dict[
                 f"{path} was made elsewhere ({changed}); give --allow-changed to continue, which is recorded"
             )
         environments = [*environments, environment] if changed else environments
-    data = {"format": FORMAT, "kind": KIND, **given, "environments": environments}
-    write_atomically(file, json.dumps(data, indent=2, allow_nan=False) + "\n")
+    return {"format": FORMAT, "kind": KIND, **given, "environments": environments}
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +253,33 @@ def _all_pairs(
     ]
 
 
+def _beside(
+    path: Path,
+    plan: DiscoveryPlan,
+    conditions: Conditions,
+    columns: Sequence[Column],
+    names: Sequence[str],
+    progress: Progress | None,
+) -> dict[str, Sequence[Array]]:
+    """Scores of other proxies, NaN where there is none."""
+    if not names:
+        return {}
+    book = ScoreBook(conditions, path / "beside.jsonl")
+    networks = [network for column in columns for network in column.networks]
+    book.fill(networks, names, [plan.seed], _telling(progress, "other proxies"))
+    return {
+        name: [np.array(book.column(column.networks, plan.seed, name), dtype=np.float64) for column in columns]
+        for name in names
+    }
+
+
 def _compare(
     path: Path,
     whole: Searched,
     parts: Sequence[Judged],
     evidence: Evidence,
     folds: Folds,
+    others: Mapping[str, Sequence[Array]],
     rivals: Mapping[str, Rival],
 ) -> Discovery:
     found = whole.chosen
@@ -260,6 +289,7 @@ def _compare(
         for name, text in PUBLISHED.items()
         if parse_formula(text).inputs <= set(evidence.caches[0].inputs)
     }
+    scores |= others
     scores["discovered"] = folds.joined([evidence.shown(part.formula) for part in parts])
     scores |= {name: folds.learned(rival) for name, rival in rivals.items()}
     rows = comparison.rows(scores)

@@ -49,7 +49,8 @@ def columns_of(tables: Sequence[Table], names: Sequence[str]) -> list[Column]:
     for place, table in enumerate(tables):
         label = table.space if spaces.count(table.space) == 1 else f"{table.space}#{place}"
         distilled = [name for name in table.columns if name.endswith("_kd")]
-        for name in [name for name in names if name in table.columns] or distilled or list(table.columns):
+        usual = distilled or list(table.columns)
+        for name in [name for name in names if name in table.columns] if names else usual:
             pairs = table.accuracies(name)
             if len(pairs) > 1:
                 entries = tuple(number for number, _ in pairs)
@@ -117,11 +118,11 @@ class Evidence:
 
     @cached_property
     def numbers(self) -> Numbers:
-        return Numbers([cache.read(network) for cache in self.caches for network in self.networks])
+        return Numbers(cache.read(network) for cache in self.caches for network in self.networks)
 
     @cached_property
     def sketches(self) -> Sketches:
-        return Sketches([cache.read(network) for cache in self.caches for network in self.networks])
+        return Sketches(cache.read(network) for cache in self.caches for network in self.networks)
 
     @cached_property
     def digest(self) -> str:

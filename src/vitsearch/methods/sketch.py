@@ -7,7 +7,7 @@ matrix's shape; a matrix product knows the whole inner size. The sketch is every
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,20 +44,28 @@ class Blocks:
     """Network and layer."""
     shapes: dict[str, Shape]
     blocks: dict[str, list[Tensor]] = field(default_factory=dict)
-    _stacked: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    """As the cache has them, in half precision over `scales`."""
+    scales: dict[str, list[Tensor]] = field(default_factory=dict)
+    _stacked: dict[str, Tensor] = field(default_factory=dict)
+    _sketches: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def of(self, slot: str, stride: int) -> Sampled:
-        if (slot, stride) not in self._stacked:
-            stacked = torch.stack([block[::stride, ::stride] for block in self.blocks[slot]])
-            self._stacked[slot, stride] = stacked.contiguous()
-        return Sampled(self._stacked[slot, stride], self.shapes[slot])
+        """Sketches, which most formulas are judged on, are kept in single precision too."""
+        if (slot, stride) in self._sketches:
+            return Sampled(self._sketches[slot, stride], self.shapes[slot])
+        if slot not in self._stacked:
+            self._stacked[slot] = torch.stack(self.blocks.pop(slot))
+        scales = torch.stack(self.scales[slot])[:, None, None]
+        found = self._stacked[slot][:, ::stride, ::stride].float().mul_(scales).contiguous()
+        if stride > 1:
+            self._sketches[slot, stride] = found
+        return Sampled(found, self.shapes[slot])
 
 
 class Sketches:
     """The blocks of networks, [networks, layers]."""
 
-    def __init__(self, statistics: Sequence[Statistics]) -> None:
-        self.size = (len(statistics), max(len(one.table) for one in statistics))
+    def __init__(self, statistics: Iterable[Statistics]) -> None:
         groups: dict[tuple[Shape, ...], Blocks] = {}
         for number, one in enumerate(statistics):
             for layer in range(len(one.table)):
@@ -65,9 +73,11 @@ class Sketches:
                 group = groups.setdefault(shapes, Blocks([], dict(zip(SLOTS, shapes, strict=True))))
                 group.places.append((number, layer))
                 for at, slot in [(at, slot) for at, slot in enumerate(SLOTS) if (layer, slot) in one.blocks]:
-                    block = one.blocks[layer, slot].float() * one.scales[layer, at]
-                    group.blocks.setdefault(slot, []).append(block)
+                    group.blocks.setdefault(slot, []).append(one.blocks[layer, slot])
+                    group.scales.setdefault(slot, []).append(one.scales[layer, at])
         self.groups = list(groups.values())
+        places = [place for group in self.groups for place in group.places]
+        self.size = (1 + max(number for number, _ in places), 1 + max(layer for _, layer in places))
 
     def of_layers(self, formula: Formula, stride: int = 1) -> NDArray[np.float64]:
         """[networks, layers], NaN behind the last layer; stride 2 is the sketch."""

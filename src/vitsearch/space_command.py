@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from vitsearch.arguments import choose_geometry, read_limits, read_quantity
-from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.options import (
     NUMBER,
     AllowChangedOption,
@@ -149,10 +149,10 @@ def evolve_space(
             progress=tick,
             **options,
         )
-    report(found, geometry, as_json)
+    report(found, geometry, limits, as_json)
 
 
-def report(found: Any, geometry: Geometry, as_json: bool) -> None:
+def report(found: Any, geometry: Geometry, limits: Limits, as_json: bool) -> None:
     if as_json:
         return emit({"study": str(found.path), "spaces": found.spaces, "moves": found.moves})
     table = Table("iteration", "stage", "dimension", "choices", "E-T errors", "slope", "95 %", "confidence", "becomes")
@@ -174,8 +174,9 @@ def report(found: Any, geometry: Geometry, as_json: bool) -> None:
     own = found.objective
     by = f"supernet:{found.path}/supernet-{last['iteration']}"
     by = by if own is None else f"{own.direction}:{own.name} --image-size {geometry.image_size}"
-    strategy = "evolution:network_rate=0.2,block_rate=0.4"
-    print(f"next: vitsearch search '{last['name']}' --objective {by} --strategy {strategy} --trials 1000 --out run")
+    by += "".join(f" --{name.replace('_', '-')} {bound}" for name, bound in limits.bounds().items())
+    strategy = "evolution:network_rate=0.2,block_rate=0.4"  # and 20 generations of 50 after the first: Algorithm 3
+    print(f"next: vitsearch search '{last['name']}' --objective {by} --strategy {strategy} --trials 1050 --out run")
 
 
 def numbers(values: Any) -> str:

@@ -7,6 +7,7 @@ vitsearch guidelines evolved
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ import typer
 from rich.table import Table
 
 from vitsearch.arguments import choose_geometry, read_limits, read_quantity
-from vitsearch.cost import IMAGENET, Geometry, Limits
+from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.options import (
     NUMBER,
     AllowChangedOption,
@@ -31,7 +32,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES
+from vitsearch.spaces import SPACES, patch_words
 from vitsearch.terminal import emit, progress_bar, show
 from vitsearch.training_command import (
     BatchSizeOption,
@@ -149,10 +150,13 @@ def evolve_space(
             progress=tick,
             **options,
         )
-    report(found, geometry, limits, as_json)
+    words = [] if patch_size is None else patch_words(space, SPACES[space].with_patch_size(patch_size).fixed())
+    words += [f"--{name.replace('_', '-')} {bound}" for name, bound in limits.bounds().items()]
+    report(found, geometry, words, as_json)
 
 
-def report(found: Any, geometry: Geometry, limits: Limits, as_json: bool) -> None:
+def report(found: Any, geometry: Geometry, words: Sequence[str], as_json: bool) -> None:
+    """`words`: what else the command for the search says."""
     if as_json:
         return emit({"study": str(found.path), "spaces": found.spaces, "moves": found.moves})
     table = Table("iteration", "stage", "dimension", "choices", "E-T errors", "slope", "95 %", "confidence", "becomes")
@@ -174,7 +178,7 @@ def report(found: Any, geometry: Geometry, limits: Limits, as_json: bool) -> Non
     own = found.objective
     by = f"supernet:{found.path}/supernet-{last['iteration']}"
     by = by if own is None else f"{own.direction}:{own.name} --image-size {geometry.image_size}"
-    by += "".join(f" --{name.replace('_', '-')} {bound}" for name, bound in limits.bounds().items())
+    by = " ".join([by, *words])
     strategy = "evolution:network_rate=0.2,block_rate=0.4"  # and 20 generations of 50 after the first: Algorithm 3
     print(f"next: vitsearch search '{last['name']}' --objective {by} --strategy {strategy} --trials 1050 --out run")
 

@@ -63,7 +63,7 @@ def supernet_train(
         typer.Option(
             "--subnets",
             help="Which networks a step trains: uniform, sandwich, identity:probability=P; with candidates also "
-            "balanced, chosen, resampled, redundant [uniform; with candidates balanced].",
+            "balanced, uniform over them, resampled, redundant [uniform; with candidates balanced].",
         ),
     ] = None,
     candidates: CandidatesOption = None,

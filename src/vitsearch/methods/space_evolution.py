@@ -143,6 +143,11 @@ def evolve_space(
     how, path = machine or Machine(), Path(out)
     device = pick_device(how.device)
     check_inputs(plan, found)  # what is wrong must leave no folder behind
+    if samples < plan.rules.least_samples:
+        few = (
+            "note: with %d networks for each choice, much of a slope is chance, and no choice has the %d it should have"
+        )
+        log.warning(few, samples, plan.rules.least_samples)
     with study_folder(path, resume), Journal(path / TRIALS) as journal:
         enter(path, plan, describe_environment(device), journal, allow_changed)
         moves = EpochLog(path / MOVES)
@@ -302,7 +307,9 @@ class Evolution:
         }
         if row["note"]:
             log.warning(
-                "note: %.1f %% of space %d satisfies the limits: it moves without them", 100 * (share or 0), iteration
+                "note: %.1f %% of space %d satisfies the limits: it is measured without them",
+                100 * (share or 0),
+                iteration,
             )
         self.write([row])
 

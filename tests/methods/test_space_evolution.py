@@ -318,7 +318,7 @@ def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..
         (["s3-initial", "--tau", "0"], "`tau` must be above 0, but got 0"),
         (["s3-initial", "--step", "width=3"], "`steps` must be positive for depth, .* but got width=3"),
         (["s3-initial", "--step", "depth=half"], "`steps` must be as embed_dim=32, but got 'depth=half'"),
-        (["s3-initial", "--max-size", "1000"], "`most_size` must hold for the first space"),
+        (["s3-initial", "--max-size", "1000"], r"`most_size` \(--max-size\) must hold for the first space"),
         (["s3-initial", "--objective", "supernet:x"], "`objective` must be a proxy or a cost"),
         (["autoformer-tiny", "--objective", "params"], "`space` must have stages of window attention"),
         (["s3-initial", "--subnets", "chosen"], "`candidates` must be given for subnets chosen"),

@@ -138,7 +138,7 @@ def evolve_space(
     )
     if plan.rules.most_size is not None and found.count > plan.rules.most_size:
         raise VitsearchError(
-            f"`most_size` must hold for the first space, {found.count}, but got {plan.rules.most_size}"
+            f"`most_size` (--max-size) must hold for the first space, {found.count}, but got {plan.rules.most_size}"
         )
     how, path = machine or Machine(), Path(out)
     device = pick_device(how.device)

@@ -140,11 +140,14 @@ def evolve_space(
     )
     if plan.rules.most_size is not None and found.count > plan.rules.most_size:
         raise VitsearchError(
-            f"`most_size` must hold for the first space, {found.count}, but got {plan.rules.most_size}"
+            f"`most_size` (--max-size) must hold for the first space, {found.count}, but got {plan.rules.most_size}"
         )
     how, path = machine or Machine(), Path(out)
     device = pick_device(how.device)
     environment = describe_environment(device) | check_inputs(plan, found)  # what is wrong leaves no folder behind
+    if samples < plan.rules.least_samples:
+        few = "with %d networks for each choice much of a slope is chance, and no choice has the %d it should have"
+        log.warning(few, samples, plan.rules.least_samples)
     with study_folder(path, resume), Journal(path / TRIALS) as journal:
         enter(path, plan, environment, journal, allow_changed)
         moves = EpochLog(path / MOVES)
@@ -304,7 +307,9 @@ class Evolution:
         }
         if row["note"]:
             log.warning(
-                "note: %.1f %% of space %d satisfies the limits: it moves without them", 100 * (share or 0), iteration
+                "note: %.1f %% of space %d satisfies the limits: it is measured without them",
+                100 * (share or 0),
+                iteration,
             )
         self.write([row])
 

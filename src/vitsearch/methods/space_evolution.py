@@ -145,11 +145,11 @@ def evolve_space(
     how, path = machine or Machine(), Path(out)
     device = pick_device(how.device)
     environment = describe_environment(device) | check_inputs(plan, found)  # what is wrong leaves no folder behind
-    if samples < plan.rules.least_samples:
-        few = "with %d networks for each choice much of a slope is chance, and no choice has the %d it should have"
-        log.warning(few, samples, plan.rules.least_samples)
     with study_folder(path, resume), Journal(path / TRIALS) as journal:
         enter(path, plan, environment, journal, allow_changed)
+        if samples < plan.rules.least_samples:
+            few = "with %d networks for each choice much of a slope is chance, and no choice has the %d it should have"
+            log.warning(few, samples, plan.rules.least_samples)
         moves = EpochLog(path / MOVES)
         try:
             Evolution(plan, path, how, device, journal, moves, allow_changed, progress).run(found)

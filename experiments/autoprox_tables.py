@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "autoprox.md"
 RESULTS = ROOT / "experiments" / "results"
-MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- made by experiments/autoprox_tables.py[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 TITLES = {"autoformer": "AutoFormer-like networks", "pit": "PiT networks"}
 SIZES = ("params", "macs", "depth", "width")
 PAPER = {  # Auto-Prox, Table 2: Kendall's tau of CIFAR-100, Flowers, Chaoyang

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "predictor.md"
 RESULT = ROOT / "experiments" / "results" / "predictor.json"
-MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- made by experiments/predictor_tables.py[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 TABLES = {"autoformer": "AutoFormer-like", "pit": "PiT"}
 SEEDS = range(5)
 BASELINES = ("params", "macs", "depth", "width")

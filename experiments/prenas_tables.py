@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "prenas.md"
 RESULT = ROOT / "experiments" / "results" / "prenas_published.json"
-MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- made by experiments/prenas_tables.py[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def number(value: float | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "proxies.md"
 RESULTS = ROOT / "experiments" / "results"
-MARKS = re.compile(r"(<!-- made by .*? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- made by experiments/proxy_tables.py[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 BASELINES = ("params", "macs", "depth", "width")
 Row = dict[str, Any]
 

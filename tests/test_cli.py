@@ -241,6 +241,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
         "`device` must be one of auto, cpu, cuda, mps",
     ),
     "unknown strategy": (("search", "pit", "--strategy", "magic", "--out", "x"), "no strategy named 'magic'"),
+    "option of another space": (
+        ("search", "vitas-block", "--strategy", "nsga2:identity=0.3", "--objective", "params", "--out", "x"),
+        "option `identity` of strategy 'nsga2' must be of a space whose slots may be empty",
+    ),
     "unknown objective": (("search", "pit", "--objective", "min:dsss", "--out", "x"), "no proxy named 'dsss'"),
     "no trials": (
         ("search", "pit", "--trials", "0", "--out", "x"),

@@ -20,7 +20,8 @@ SURFACE = {
     "bench correlate": "--batch-size --bench --column --data --device --json --memory --page --proxy --scores --seed "
     "--seeds --weights",
     "bench fit": "--bench --dataset --json --out --seed",
-    "discover": "--aggregate --allow-changed --alpha --batch-size --bench --branches --cache --column --crossover "
+    "discover": "--aggregate --allow-changed --alpha --batch-size --bench --beside --branches --cache --column "
+    "--crossover "
     "--data --depth --device --evaluations --folds --inputs --json --margin --mutation --networks --out --pareto "
     "--population --resume --sample-ratio --seed --seeds --strategy --tolerance --top --tries --weights",
     "train": "--allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +42,7 @@ TABLES = [
     "experiments/autoprox_tables.py",
     "experiments/training_tables.py",
     "experiments/latency_tables.py",
+    "experiments/result_tables.py",
 ]
 
 
@@ -52,8 +56,22 @@ def run(command: list[str], folder: Path) -> None:
     assert ran.returncode == 0, f"{command[-1]}\n{ran.stdout}\n{ran.stderr}"
 
 
+def run_shell(text: str, folder: Path, cli: Callable[..., Any]) -> None:
+    """Commands of ours in this process, which has torch already; what needs a shell, or a plugin, in a shell."""
+    for line in text.replace("\\\n", " ").splitlines():
+        command, _, target = line.partition(" > ")
+        if not line.startswith("vitsearch ") or "--plugin" in line or set("|&;$`<>*(") & set(command + target):
+            run(["bash", "-e", "-u", "-o", "pipefail", "-c", line], folder)
+            continue
+        ran = cli(*shlex.split(re.sub(r"\s#.*", "", command))[1:])
+        assert ran.code == 0, f"{line}\n{ran.out}\n{ran.err}"
+        if target:
+            (folder / target.strip()).write_text(ran.out)
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_blocks_run(page: str, tmp_path: Path) -> None:
+def test_blocks_run(page: str, tmp_path: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     found = blocks(page)
     for language, text in found:
         named = re.match(r"# file: (\S+)\n", text)
@@ -62,7 +80,7 @@ def test_blocks_run(page: str, tmp_path: Path) -> None:
         elif language == "python":
             run([sys.executable, "-c", text], tmp_path)
         elif language == "sh":
-            run(["bash", "-e", "-u", "-o", "pipefail", "-c", text], tmp_path)
+            run_shell(text, tmp_path, cli)
         else:
             assert language in ("text", "toml"), f"a block in {page} would not be checked: {language}"
 
@@ -81,6 +99,17 @@ def test_every_command_and_space_is_in_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     for name in [*PROXIES, *STRATEGIES]:
         assert f"`{name}`" in text, name
+
+
+def test_exports_of_every_space_were_compared_in_every_format() -> None:
+    rows = json.loads((ROOT / "experiments" / "results" / "export_agreement.json").read_text())["rows"]
+    listing = (
+        "from vitsearch.export.write import FORMATS; from vitsearch.spaces import SPACES; print(*SPACES, '/', *FORMATS)"
+    )
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    spaces, formats = (part.split() for part in done.stdout.split("/"))  # of a fresh process: tests add spaces
+    assert {(row["space"], row["format"]) for row in rows} >= {(space, kind) for space in spaces for kind in formats}
+    assert all(row["networks"] >= 20 and row["largest_difference"] <= row["tolerance"] for row in rows)
 
 
 @pytest.mark.parametrize("script", TABLES)

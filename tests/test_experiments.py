@@ -79,6 +79,9 @@ def test_preferred_against_redundant_training(
         balanced, redundant = row["top1"]["balanced"], row["top1"]["redundant"]
         expected = sum(one - other for one, other in zip(balanced, redundant, strict=True)) / 2
         assert row["balanced_minus_redundant"]["mean"] == pytest.approx(expected) and row["counts"] is False
+    lines = experiments("result_tables").prenas_training(found)
+    first = f"{found['rows'][0]['top1']['balanced'][0]:.2f} / {found['rows'][0]['top1']['balanced'][1]:.2f}"
+    assert len(lines) == 4 and first in lines[2] and lines[2].endswith("| no |")
     again = run_script(experiments, monkeypatch, "prenas_training", tmp_path, *options)  # finished runs are read
     assert again["rows"] == found["rows"]
 
@@ -88,6 +91,8 @@ def test_networks_of_one_size_from_scratch(tmp_path: Path, experiments: Any, mon
     found = run_script(experiments, monkeypatch, "prenas_from_scratch", tmp_path, *options)
     assert [row["name"] for row in found["rows"]] == ["prenas", "snip", "dss", "random-0"]
     assert all(0 <= row["mean"] <= 100 and row["params"] < 55_000 for row in found["rows"])
+    shown = experiments("result_tables").prenas_from_scratch(found)
+    assert len(shown) == 6 and "one seed: no statement" in shown[-1]
     sizes = [row["params"] for row in found["rows"] if row["name"] != "snip"]
     assert max(sizes) <= 1.02 * min(sizes)
 
@@ -116,6 +121,9 @@ def test_the_supernet_experiment_goes_on_where_it_stopped(
     assert found["reading"]["seed_spread"] == pytest.approx((sum(deviations) / len(names)) ** 0.5)
     assert found["reading"]["winner"]["difference"] == pytest.approx(means["winner"] - means["random-0"])
     assert not found["reading"]["trained_enough"]
+    text = "\n".join(experiments("result_tables").cifar10_supernet(found))
+    assert f"of 1 random networks of its size; to their mean {found['reading']['winner']['difference']:+.2f}" in text
+    assert all(f"| {name} |" in text for name in names)
 
 
 def run_vitas(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
@@ -139,6 +147,8 @@ def test_what_a_super_transformer_shares(tmp_path: Path, experiments: Any, monke
     difference = rows[2]["retrained_top1_of_row_7_minus_this"]
     assert difference["mean"] == pytest.approx(expected) and difference["reading"] == "one seed: no statement"
     assert rows[1]["runs"][0]["settings"]["num_heads"] == [2, 2, 2]
+    shown = experiments("result_tables").vitas_table2(found)
+    assert "6 networks" in shown[0] and len(shown) == 2 + 2 + len(rows)
 
 
 def test_strong_and_weak_augmentation(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +160,7 @@ def test_strong_and_weak_augmentation(tmp_path: Path, experiments: Any, monkeypa
     assert strong["augmentation"]["rand_augment"] and strong["drop_path"] == 0.1 and strong["mixup"] == 0.8
     assert plain["augmentation"]["erase"] == plain["cutmix"] == plain["mixup"] == 0
     assert found["rows"][1]["inherited_top1_minus_row_6"]["deviation"] is None
+    assert len(experiments("result_tables").vitas_table3(found)) == 4
 
 
 def test_figures_of_vitas(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +214,7 @@ def test_spaces_a_b_and_c_of_s3(tmp_path: Path, experiments: Any, monkeypatch: p
     first, second = found["cells"][0]["spaces"]
     assert found["summary"][1]["et_error_minus_before"]["mean"] == pytest.approx(second["error"] - first["error"])
     assert 0 <= first["best"]["retrained_top1"] <= 100 and len(first["errors"]) == 2
+    assert f"{first['error']:.2f} (one seed)" in experiments("result_tables").s3_cifar10(found)[2]
     assert all((tmp_path / "results" / f"s3_cifar10-{name}.svg").exists() for name in ("evolution", "depths", "spaces"))
 
 

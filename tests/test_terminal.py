@@ -32,6 +32,18 @@ def test_plain_lines(clock: list[float], caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages == ["searching 40/60, 2.00/s, 10 s left", "searching in time 55/60, 1.75/s, 3 s left"]
 
 
+def test_each_part_of_the_work_has_its_own_pace(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "vitsearch")
+    with progress_bar("evolving", 1) as tick:
+        for note, seconds in (("supernet", 1), ("space", 5)):
+            for done in range(4):
+                tick(10 * done, 30, note)
+                clock[0] += seconds
+            clock[0] += 10
+    lines = ["evolving space 10/30, 2.00/s, 10 s left", "evolving space 30/30, 2.00/s, 0 s left"]
+    assert caplog.messages == lines
+
+
 def test_quiet(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "vitsearch")
     with progress_bar("searching", 10) as tick:

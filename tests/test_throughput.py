@@ -29,12 +29,15 @@ def imagined(settings: Settings) -> float:
 @pytest.mark.parametrize("target", [250.0, 400.0, 700.0])
 def test_bisection_brackets_the_probability(target: float) -> None:
     calls: list[Settings] = []
+    ticks: list[tuple[int, ...]] = []
 
     def measure(settings: Settings) -> float:
         calls.append(settings)
         return imagined(settings)
 
-    found = identity_for_throughput(MICRO, target, measure, samples=300, seed=1)
+    found = identity_for_throughput(
+        MICRO, target, measure, samples=300, seed=1, progress=lambda *tick: ticks.append(tick)
+    )
 
     def mean(probability: float) -> float:
         return fmean(imagined(MICRO.draw(Random(f"1/{n}"), probability)) for n in range(300))  # type: ignore[attr-defined]
@@ -43,6 +46,10 @@ def test_bisection_brackets_the_probability(target: float) -> None:
     assert found.probability == found.high and found.images_per_second == pytest.approx(mean(found.high))
     values = [imagined(MICRO.draw(Random(f"1/{n}"), found.high)) for n in range(300)]  # type: ignore[attr-defined]
     assert found.standard_error == pytest.approx(stdev(values) / 300**0.5) and found.samples == 300
+    assert found.low_95 <= found.low and found.high_95 >= found.high
+    for end, sign in ((found.low_95, -1), (found.high_95, 1)):
+        assert mean(end) == pytest.approx(target + sign * 1.96 * found.standard_error, abs=0.1 * target)
+    assert ticks == [(number, 10 * 300) for number in range(1, 3001)]
     assert len(calls) == len({str(settings) for settings in calls})  # nothing is measured twice
 
 

@@ -114,8 +114,9 @@ class ScoreBook:
             item = parse_json(line, f"{path} line {number}")
             try:
                 key = (Network.of(item["arch"], Geometry(**item["geometry"])), int(item["seed"]))
-                self.scores.setdefault(key, {}).update({name: float(v) for name, v in item["scores"].items()})
-                self.errors.setdefault(key, {}).update({name: str(v) for name, v in item["errors"].items()})
+                scores, errors = (_lasting(item[name]) for name in ("scores", "errors"))
+                self.scores.setdefault(key, {}).update({name: float(v) for name, v in scores.items()})
+                self.errors.setdefault(key, {}).update({name: str(v) for name, v in errors.items()})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise BadStudy(f"{path} line {number} is not a scored network: {error}") from None
         if lines[-1]:
@@ -190,6 +191,11 @@ class ScoreBook:
             for part in parts
             if part in self.errors.get(key, {})
         ]
+
+
+def _lasting(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was scored by a file, which may have another formula by now."""
+    return {name: value for name, value in found.items() if not name.startswith("file:")}
 
 
 def _sum_of_ranks(columns: Sequence[Sequence[float | None]]) -> list[float | None]:

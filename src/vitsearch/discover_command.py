@@ -82,6 +82,9 @@ def discover(
     cache: Annotated[
         Path | None, typer.Option("--cache", help="Folder of the networks' statistics [in --out]; may be shared.")
     ] = None,
+    beside: Annotated[
+        str, typer.Option("--beside", help="Proxies for the table, with commas: they score the networks themselves.")
+    ] = "",
     device: DeviceOption = "auto",
     resume: ResumeOption = False,
     allow_changed: AllowChangedOption = False,
@@ -89,13 +92,14 @@ def discover(
 ) -> None:
     """Discover a proxy: evolve formulas on benchmark tables, and say what they are worth on networks they never saw."""
     from vitsearch.benchmark import read_table
-    from vitsearch.correlation import check_columns
+    from vitsearch.correlation import BASELINES, check_columns, choose_proxies
     from vitsearch.methods.discovery import DiscoveryPlan, run_discovery
     from vitsearch.methods.formula_draws import Grammar
     from vitsearch.methods.proxy_discovery import Evolution
 
     tables = [read_table(path) for path in bench]
     check_columns(tables, column or [])
+    others = [name for name in choose_proxies(beside) if name not in BASELINES] if beside else []
     weighed = read_weights(alpha or [])
     check_columns(tables, list(weighed))
     evolution = Evolution(
@@ -137,6 +141,7 @@ def discover(
             device=device,
             resume=resume,
             allow_changed=allow_changed,
+            beside=others,
             progress=lambda what, done, total, note: tick(done, total, f"{what} {note}"[:100]),
         )
     for warning in found.warnings:
@@ -171,10 +176,13 @@ def show_discovery(found: Any) -> None:
     """Scores down, datasets across: cross-validated tau with its interval."""
     datasets = list(dict.fromkeys(row["dataset"] for row in found.rows))
     of = {(row["score"], row["dataset"]): row for row in found.rows}
-    table = Table("score", *datasets, "above the best size", title="Kendall's tau on networks outside the search")
+    headings = [dataset.replace("/", "\n") for dataset in datasets]
+    title = "Kendall's tau on networks outside the search"
+    table = Table("score", *headings, "above the best size", "joint, at near size", title=title)
     for name in dict.fromkeys(row["score"] for row in found.rows):
         cells = [_cell(of[name, dataset], "kendall") for dataset in datasets]
-        table.add_row(name, *cells, _cell(of[name, "joint"], "above_best_size"))
+        more = [_cell(of[name, "joint"], measure) for measure in ("above_best_size", "kendall_near_size")]
+        table.add_row(name, *cells, *more)
     show(table)
     print(f"{found.formula}")
     print(f"joint tau {found.joint:.3f} on all networks; next: --proxy file:{found.path / 'found.json'}")

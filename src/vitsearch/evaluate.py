@@ -373,10 +373,12 @@ class Evaluator:
                 raise VitsearchError(f"`objective` must be of the space that is searched, {ours}, but got {theirs}")
 
     def digests(self) -> dict[str, dict[str, str]]:
-        """Of the files behind the objectives, by kind, so that a resumed study notices others."""
+        """Of the files behind the objectives, by kind, so that a resumed study notices others; formulas as they are."""
         supernets = {one.name: digest_of(one.name.removeprefix(SUPERNET)) for one in self.supernets}
         predictors = {one.name: digest_of_file(one.file) for one in self.predictors}
-        return {kind: found for kind, found in (("supernets", supernets), ("predictors", predictors)) if found}
+        formulas = {name: str(p.formula) for name, (p, _) in self.proxies.proxies.items() if name.startswith("file:")}
+        kinds = {"supernets": supernets, "predictors": predictors, "formulas": formulas}
+        return {kind: found for kind, found in kinds.items() if found}
 
 
 def _together(scores: Sequence[Score]) -> Score:

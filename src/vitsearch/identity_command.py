@@ -6,6 +6,7 @@ vitsearch identity vitas --image-size 32 --classes 10 --patch-size 2,4,8 --min-t
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -25,7 +26,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES, Space
+from vitsearch.spaces import SPACES, Space, patch_words
 from vitsearch.terminal import emit, progress_bar
 
 
@@ -58,7 +59,9 @@ def identity(
     if as_json:
         return emit(shown)
     print(f"identity probability {shown['probability']:.6f}: on average {describe(shown)}")
-    print(f"next: vitsearch supernet train {space} --subnets identity:probability={shown['probability']:.6f} --out run")
+    words = ["vitsearch", "supernet", "train", space, "--subnets", f"identity:probability={shown['probability']:.6f}"]
+    words += [] if image_size is None else ["--image-size", str(image_size)]
+    print(f"next: {shlex.join([*words, *patch_words(space, found.fixed())])} --out run")
 
 
 def solve(space: Space, limits: Limits, geometry: Geometry) -> dict[str, Any]:
@@ -83,6 +86,7 @@ def measure(
     with progress_bar("measuring", 1) as tick:
         found = identity_for_throughput(space, target, watch, samples=samples, seed=seed, progress=tick)
     shown: dict[str, Any] = {"probability": found.probability, "interval": [found.low, found.high]}
+    shown |= {"interval_95": [found.low_95, found.high_95]}
     shown |= {"images_per_second": found.images_per_second, "standard_error": found.standard_error}
     return shown | {"samples": found.samples, "batch_size": batch_size, "device": str(watch.device)}
 
@@ -90,6 +94,8 @@ def measure(
 def describe(shown: dict[str, Any]) -> str:
     if "mean_macs" in shown:
         return f"{shown['mean_params']:,.0f} parameters, {shown['mean_macs']:,.0f} MACs"
-    low, high = shown["interval"]
+    low, high = shown["interval_95"]
     speed = f"{shown['images_per_second']:,.0f} +- {shown['standard_error']:,.0f} images/s"
-    return f"{speed} over {shown['samples']} networks; the probability lies in {low:.4f} to {high:.4f}"
+    return (
+        f"{speed} over {shown['samples']} networks; with others the probability may be {low:.4f} to {high:.4f} (95 %)"
+    )

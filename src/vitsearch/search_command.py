@@ -274,7 +274,8 @@ def report_choice(result: Any, as_json: bool) -> None:
     scores = ("SNIP", "normalised", "greedy", "agreement")
     table = Table("trial", "budget", "parameters", "MACs", *timed, *scores, "architecture")
     for number, pick in enumerate(result.picks):
-        numbers = [f"{pick.snip:.6g}", f"{pick.score:.6g}", *map(decimals, (pick.greedy_score, pick.agreement))]
+        numbers = [f"{pick.snip:.6g}", *(decimals(value, 6) for value in (pick.score, pick.greedy_score))]
+        numbers.append(decimals(pick.agreement, 3))
         budget = f"{pick.budget:g} ms" if isinstance(pick.budget, float) else f"{pick.budget:,}"
         latency = [f"{pick.latency_ms:.4g} ms"] if timed else []
         cells = [budget, f"{pick.cost.params:,}", f"{pick.cost.macs:,}", *latency, *numbers]
@@ -286,8 +287,8 @@ def report_choice(result: Any, as_json: bool) -> None:
     print(f"next: {shlex.join(words)} --out preferred")
 
 
-def decimals(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def decimals(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}g}"
 
 
 def pick_json(pick: Any) -> dict[str, Any]:

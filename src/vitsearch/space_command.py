@@ -7,6 +7,7 @@ vitsearch guidelines evolved
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES
+from vitsearch.spaces import SPACES, patch_words
 from vitsearch.terminal import emit, progress_bar, show
 from vitsearch.training_command import (
     BatchSizeOption,
@@ -149,10 +150,13 @@ def evolve_space(
             progress=tick,
             **options,
         )
-    report(found, geometry, as_json)
+    words = [] if patch_size is None else patch_words(space, SPACES[space].with_patch_size(patch_size).fixed())
+    words += [f"--{name.replace('_', '-')} {bound}" for name, bound in limits.bounds().items()]
+    report(found, geometry, words, as_json)
 
 
-def report(found: Any, geometry: Geometry, as_json: bool) -> None:
+def report(found: Any, geometry: Geometry, words: Sequence[str], as_json: bool) -> None:
+    """`words`: what else the command for the search says."""
     if as_json:
         return emit({"study": str(found.path), "spaces": found.spaces, "moves": found.moves})
     table = Table("iteration", "stage", "dimension", "choices", "E-T errors", "slope", "95 %", "confidence", "becomes")
@@ -174,8 +178,9 @@ def report(found: Any, geometry: Geometry, as_json: bool) -> None:
     own = found.objective
     by = f"supernet:{found.path}/supernet-{last['iteration']}"
     by = by if own is None else f"{own.direction}:{own.name} --image-size {geometry.image_size}"
-    strategy = "evolution:network_rate=0.2,block_rate=0.4"
-    print(f"next: vitsearch search '{last['name']}' --objective {by} --strategy {strategy} --trials 1000 --out run")
+    by = " ".join([by, *words])
+    strategy = "evolution:network_rate=0.2,block_rate=0.4"  # and 20 generations of 50 after the first: Algorithm 3
+    print(f"next: vitsearch search '{last['name']}' --objective {by} --strategy {strategy} --trials 1050 --out run")
 
 
 def numbers(values: Any) -> str:

@@ -252,7 +252,9 @@ def run_search(
         weights=weights,
         speed=speed.limits if speed else None,
     )
-    parse_strategy(strategy)  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
+    asked = parse_strategy(
+        strategy
+    )  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
     domain = plan.domain(speed)
     if domain.space != found:
         raise VitsearchError(f"`space` must be registered as it is, but {found.name!r} is another space there")
@@ -260,6 +262,7 @@ def run_search(
         speed.model.check(found, geometry)
         note_other_machine(speed.model)
     domain.check(seed)
+    asked.ask(domain, History([], 0), seed, 1)  # options that do not go with the space
     chosen = pick_device(device)
     evaluator = Evaluator(
         [objective.name for objective in plan.objectives],

@@ -63,7 +63,7 @@ def supernet_train(
         typer.Option(
             "--subnets",
             help="Which networks a step trains: uniform, sandwich, identity:probability=P; with candidates also "
-            "balanced, chosen, resampled, redundant [uniform; with candidates balanced].",
+            "balanced, uniform over them, resampled, redundant [uniform; with candidates balanced].",
         ),
     ] = None,
     candidates: CandidatesOption = None,
@@ -142,10 +142,8 @@ def supernet_train(
     if chosen_before is not None:
         return print(f"next: vitsearch specialize {done.out} --max-params 6M --out specialized")
     _, leaning, probability = subnets.partition("identity:probability=")
-    strategy = f"nsga2:parents=20,identity={probability}" if leaning else "evolution"
-    print(
-        f"next: vitsearch search {space} --objective supernet:{done.out} --strategy {strategy} --trials 1000 --out run"
-    )
+    strategy = f"nsga2:parents=20,identity={probability} --trials 2000" if leaning else "evolution --trials 1000"
+    print(f"next: vitsearch search {space} --objective supernet:{done.out} --strategy {strategy} --out run")
 
 
 @supernet.command("eval")

@@ -67,12 +67,17 @@ def _plain_lines(what: str, total: int) -> Callable[..., None]:
     """A line in the log now and then, for files and pipes."""
     start = said = time.monotonic()
     first: int | None = None
+    last = 0
 
     def tick(done: int, wanted: int | None = None, note: str = "") -> None:
-        nonlocal said, first
+        nonlocal start, said, first, last
         now, end = time.monotonic(), total if wanted is None else wanted
-        first = done if first is None else first  # what was there before says nothing about the pace
-        if now - said < PLAIN_EVERY or done == first:
+        if first is None:
+            first = done  # what was there before says nothing about the pace
+        elif done < last:  # another part of the work, with a pace of its own
+            start, first = now, done
+        last = done
+        if now - said < PLAIN_EVERY or done == first or now == start:
             return
         said = now
         pace = (done - first) / (now - start)

@@ -29,10 +29,10 @@ from vitsearch.methods.enumeration import Pairings, enumerate_pairs
 from vitsearch.methods.evidence import Column, Evidence, columns_of
 from vitsearch.methods.formula_draws import Grammar
 from vitsearch.methods.numbers import NUMBERS, Numbers
-from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, choose, search
+from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, Member, choose, search
 from vitsearch.methods.sketch import Sketches
 from vitsearch.methods.statistics import StatisticsCache, block_of
-from vitsearch.proxies.expression import UNARY, Binary, Formula, parse_formula
+from vitsearch.proxies.expression import UNARY, Binary, Formula, Input, Node, Unary, parse_formula
 from vitsearch.proxies.operations import UNARY as OPERATIONS
 from vitsearch.ranking import kendall
 from vitsearch.records import Journal
@@ -79,6 +79,9 @@ def everything(evidence: Evidence) -> Any:
 def test_distilled_columns_unless_named_and_missing_accuracies_skipped(table: Table) -> None:
     assert [(column.name, len(column.networks)) for column in columns_of([table], ())] == [("one_kd", 6), ("two_kd", 5)]
     assert [column.name for column in columns_of([table], ["one"])] == ["one"]
+    entries = tuple(dataclasses.replace(e, accuracy={"two_kd": e.accuracy["two_kd"]}) for e in table.entries)
+    lacking = dataclasses.replace(table, columns={"two_kd": table.columns["two_kd"]}, entries=entries)
+    assert [column.label for column in columns_of([table, lacking], ["one"])] == ["pit#0/one"]
 
 
 TABLED = (
@@ -156,7 +159,7 @@ def test_the_cache_is_kept_checked_and_of_one_making(evidence: Evidence, tmp_pat
     content = bytearray((folder / name).read_bytes())
     content[-1] ^= 1
     (folder / name).write_bytes(bytes(content))
-    with pytest.raises(BadStudy, match="its checksum differs"):
+    with pytest.raises(BadStudy, match="remove it, and it is captured again"):
         again.read(network)
     index = folder / "index.jsonl"
     index.write_bytes(index.read_bytes()[:-20])  # cut off in the last line: that network is captured again
@@ -164,6 +167,9 @@ def test_the_cache_is_kept_checked_and_of_one_making(evidence: Evidence, tmp_pat
     assert len(cut.files) == len(evidence.caches[0].files) - 1
     cut.fill(evidence.networks)
     assert len(StatisticsCache(folder, CONDITIONS).files) == len(evidence.caches[0].files)
+    (folder / name).unlink()
+    again.fill([network])
+    assert (again.read(network).table == evidence.caches[0].read(network).table).all()
 
 
 def test_the_joint_correlation_is_the_mean_of_tau_b(evidence: Evidence) -> None:
@@ -222,10 +228,10 @@ def test_children_must_beat_their_parents(evidence: Evidence, tmp_path: Path) ->
     accepted: list[tuple[float, float]] = []
     original = module._child
 
-    def watched(evolution: Any, grammar: Any, judge: Any, population: list[Judged], random: Any) -> Judged | None:
+    def watched(evolution: Any, grammar: Any, judge: Any, population: list[Member], random: Any) -> Member | None:
         child = original(evolution, grammar, judge, population, random)
         if child is not None:
-            accepted.append((child.joint, min(one.joint for one in population)))
+            accepted.append((child.judged.joint, min(one.judged.joint for one in population)))
         return child
 
     module._child = watched  # type: ignore[assignment]
@@ -234,6 +240,25 @@ def test_children_must_beat_their_parents(evidence: Evidence, tmp_path: Path) ->
     finally:
         module._child = original
     assert accepted and all(child >= worst + 0.01 for child, worst in accepted)
+
+
+def two_branches(tree: Node) -> bool:
+    return isinstance(tree, Binary) and all(
+        isinstance(branch, Unary) and isinstance(branch.of, Unary) and isinstance(branch.of.of, Input)
+        for branch in (tree.left, tree.right)
+    )
+
+
+@pytest.mark.parametrize("strategy", ["elitism", "naive"])
+def test_every_generation_has_two_whole_branches(
+    evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Canonical forms are shorter: children of those would shrink from generation to generation."""
+    asked: list[Formula] = []
+    original = Judge.__call__
+    monkeypatch.setattr(Judge, "__call__", lambda self, formula: (asked.append(formula), original(self, formula))[1])
+    run_search(evidence, tmp_path / "t.jsonl", evaluations=300, strategy=strategy, crossover=0.3)
+    assert len(asked) >= 300 and all(two_branches(formula.tree) for formula in asked)
 
 
 def test_the_smallest_of_nearly_equal_formulas_is_chosen() -> None:
@@ -304,6 +329,15 @@ def test_folds_are_disjoint_and_of_whole_networks(evidence: Evidence) -> None:
         seen.append((column.name, len(places)))
         return np.full(len(column.networks), float(len(seen)))
 
+    doubled = [*evidence.columns, *(dataclasses.replace(c, table="again") for c in evidence.columns)]
+    twice = Folds(Evidence(doubled, (), {}), 3, 0).of_columns
+    assert all(np.array_equal(one, two) for one, two in zip(twice[:2], twice[2:], strict=True))
+    assert all(np.array_equal(one, two) for one, two in zip(twice[:2], folds.of_columns, strict=True))
+    few = dataclasses.replace(evidence.columns[0], accuracies=np.array([1.0] * 5 + [2.0]))
+    with pytest.raises(VitsearchError, match="must be two different accuracies"):
+        Folds(Evidence([few], (), {}), 6, 0).check()
+    with pytest.raises(VitsearchError, match="`folds` must have two networks"):
+        Folds(evidence, 6, 0).check()
     learned = folds.learned(rival)
     assert len(seen) == 6
     assert all(len(set(learned[0][folds.of_columns[0] == fold])) == 1 for fold in range(3))
@@ -341,6 +375,8 @@ def test_cross_validated_tau_is_over_pairs_of_one_fold(evidence: Evidence) -> No
     warnings = warnings_of(rows, comparison.nearness(values))
     assert any("no better than the size baseline" in text for text in warnings)
     assert any("its tau with `macs` is 1.000" in text for text in warnings)
+    turned = warnings_of(rows, comparison.nearness([-one for one in values]), exact=False)
+    assert any("its tau with `macs` is -1.000" in text for text in turned) and "on blocks" in turned[-1]
 
 
 def test_a_discovery_is_a_study(table: Table, evidence: Evidence, tmp_path: Path) -> None:
@@ -356,6 +392,11 @@ def test_a_discovery_is_a_study(table: Table, evidence: Evidence, tmp_path: Path
     assert {row["score"] for row in found.rows} >= {"params", "depth", "autoproxa", "autoproxp", "discovered"}
     with pytest.raises(BadStudy, match="must not exist yet"):
         run_discovery([table], plan, out=tmp_path / "found", **given)
+    joints = [one["joint"] for one in data["front"]]
+    assert joints == sorted(set(joints)) and max(one.joint for one in found.front) >= found.joint
+    changed = dataclasses.replace(table, entries=table.entries[:-1])
+    with pytest.raises(BadStudy, match="was made with accuracies="):
+        run_discovery([changed], plan, out=tmp_path / "found", resume=True, **given)
     (tmp_path / "found" / "found.json").unlink()
     journal = tmp_path / "found" / "fold1.jsonl"
     journal.write_bytes(journal.read_bytes()[:500])
@@ -369,8 +410,16 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
     write_table(table, tmp_path / "small.json")
     line = ["discover", "--bench", str(tmp_path / "small.json"), "--cache", str(evidence.caches[0].folder.parent)]
     line += ["--batch-size", "2", "--device", "cpu", "--evaluations", "60", "--folds", "2", "--seeds", "1", "--json"]
+    line += ["--beside", "synflow,params"]
     found = cli(*line, "--out", str(tmp_path / "found")).json()
     assert {"study", "formula", "joint", "rows", "warnings"} <= set(found)
+    column = columns_of([table], ())[0]
+    (row,) = [r for r in found["rows"] if (r["score"], r["dataset"]) == ("synflow", "pit/one_kd")]
+    settings = [network.settings for network in column.networks]
+    theirs = score(settings, ["synflow"], geometry=SMALL, batch_size=2, device="cpu")
+    values = [np.array([one.scores["synflow"] for one in theirs]) for _ in range(2)]
+    folds = Folds(Evidence([column], (), {}), 2, 0)
+    assert row["kendall"] == pytest.approx(Comparison(folds, 1).taus(values[:1])[0, 0])
     path = tmp_path / "found" / "found.json"
     arch = tmp_path / "arch.json"
     arch.write_text(json.dumps(table.entries[0].arch))
@@ -382,6 +431,11 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
     assert "`branches` must be matrix or scalar" in cli(*line, "--out", "x", "--branches", "both").error()
     assert "pairs needs branches=scalar" in cli(*line, "--out", "x", "--strategy", "pairs").error()
     assert "`strategy` must be one of" in cli(*line, "--out", "x", "--strategy", "best").error()
+    other = tmp_path / "other"
+    assert "was not made with" in cli(*line, "--out", str(other), "--inputs", "weights").error()
+    assert "`weights` must be one of" in cli(*line, "--out", str(other), "--weights", "old").error()
+    assert "old" in cli(*line, "--out", str(other), "--data", "old").error()
+    assert not other.exists()
 
 
 def test_supervision_sees_its_part_alone() -> None:

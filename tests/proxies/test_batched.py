@@ -46,7 +46,8 @@ BATCHED_SPACES = [n for n in SPACES if n.startswith(("autoformer", "pit")) and "
 def test_batched_scores_equal_one_at_a_time(space: str, weights: str) -> None:
     """Every batched proxy, networks of several widths, depths and blocks in one batch."""
     networks = sample(space, 2, seed=2)
-    names = VARIANTS if weights == "fresh" else ["dss", "snip", "grasp", "autoproxp"]
+    all_of_them = weights == "fresh" and not space.endswith("-small")  # which differ in widths alone
+    names = VARIANTS if all_of_them else ["dss", "snip", "grasp", "autoproxp"]
     scorer = evaluator(names, weights=weights, batch_size=4)
     for ours, settings in zip(scorer(networks), networks, strict=True):
         theirs = scorer.one(settings)
@@ -111,15 +112,15 @@ def test_what_the_batch_leaves_open_the_definition_says() -> None:
     assert found.scores == {"linear_regions": 3} and "not finite" in found.errors["naswot"]
 
 
-@pytest.mark.parametrize("space", ["autoformer-base", "autoformer-base-wide"])
+@pytest.mark.parametrize("space", ["autoformer-base"])
 def test_large_networks_too(space: str) -> None:
-    networks = sample(space, 2, seed=2)
+    networks = sample(space, 1, seed=2)
     scorer = evaluator(["dss"])
     for ours, settings in zip(scorer(networks), networks, strict=True):
         assert ours.scores["dss"] == pytest.approx(scorer.one(settings).scores["dss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("space", ["autoformer-tiny", "autoformer-tiny-plain", "pit"])
+@pytest.mark.parametrize("space", ["autoformer-tiny", "pit"])
 def test_ranking_at_full_size(space: str) -> None:
     """At 224 px the two agree in rank; the benchmark does the same with 200 networks."""
     networks = sample(space, 8, seed=3)

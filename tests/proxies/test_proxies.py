@@ -60,7 +60,9 @@ def slow_loss_gradients(settings: dict[str, Any], geometry: Geometry, seed: int,
     return network
 
 
-@pytest.mark.parametrize("space", [name for name in SPACES if SPACES[name].envelope().final_norm])
+@pytest.mark.parametrize(
+    "space", [name for name in SPACES if SPACES[name].envelope().final_norm and name != "autoformer-base-wide"]
+)
 def test_dss_equals_the_equations(space: str) -> None:
     region = SPACES[space].region()
     with_blocks = (region[number] for number in range(region.size) if decode(region[number]).depth)

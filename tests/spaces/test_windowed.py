@@ -84,6 +84,7 @@ def test_a_variant_is_its_name() -> None:
         ("s3:depth", "must name its choices once each, such as depth=.*, but got 'depth'"),
         ("s3:dept=1", "Did you mean 'depth'"),
         ("s3:depth=1,depth=2", "once each"),
+        ("s3:depth=1+2+1", "`depth` must have different choices in a stage, but got"),
         ("s3:depth=1/2", "`depth` must have choices for one or for 4 stages, but got '1/2'"),
         ("s3:depth=one", r"`depth` must be numbers, \+ between choices"),
         ("s3:num_heads=0", "`num_heads` must be a whole number from 1"),

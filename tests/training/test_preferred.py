@@ -62,6 +62,11 @@ def test_balanced_is_uniform_over_groups_then_inside() -> None:
     assert stats.chisquare([found[key] for key in KEYS], [6000 * share for share in shares]).pvalue > 0.01
 
 
+def test_uniform_with_candidates_is_uniform_over_them() -> None:
+    """Figure 5's name; the whole space is `redundant`."""
+    assert drawn("uniform") == drawn("chosen")
+
+
 def test_chosen_is_uniform_over_the_list() -> None:
     found = drawn("chosen")
     assert set(found) == set(KEYS) and stats.chisquare([found[key] for key in KEYS]).pvalue > 0.01

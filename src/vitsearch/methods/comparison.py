@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitsearch.errors import VitsearchError
 from vitsearch.methods.evidence import Column, Evidence
 from vitsearch.methods.numbers import Array
 from vitsearch.ranking import NEAR
@@ -52,14 +53,33 @@ class Folds:
 
     @cached_property
     def of_columns(self) -> list[Places]:
-        """For each column, the fold of each of its networks."""
-        found = []
-        for column in self.evidence.columns:
-            numbers = sorted({entry for c in self.evidence.columns if c.table == column.table for entry in c.entries})
-            Random(f"{self.seed}/folds/{column.table}").shuffle(numbers)
-            fold = {entry: place % self.count for place, entry in enumerate(numbers)}
-            found.append(np.array([fold[entry] for entry in column.entries]))
-        return found
+        """For each column, the fold of each of its networks; one that is there twice, in any table, is in one fold."""
+        columns, known = self.evidence.columns, dict[str, int]()
+        fold: dict[tuple[str, int], int] = {}
+        for table in dict.fromkeys(column.table for column in columns):
+            texts: dict[int, list[str]] = {}
+            for column in [column for column in columns if column.table == table]:
+                for entry, network in zip(column.entries, column.networks, strict=True):
+                    texts.setdefault(entry, []).append(network.text)
+            numbers = sorted(texts)
+            Random(f"{self.seed}/folds/{table}").shuffle(numbers)
+            for place, entry in enumerate(numbers):
+                before = [known[text] for text in texts[entry] if text in known]
+                fold[table, entry] = before[0] if before else place % self.count
+                known |= dict.fromkeys(texts[entry], fold[table, entry])
+        return [np.array([fold[column.table, entry] for entry in column.entries]) for column in columns]
+
+    def check(self) -> None:
+        """Every search must have something to rank in every column, and so must what judges it."""
+        for fold in (None, *range(self.count)):
+            for column, places in zip(self.evidence.columns, self.outside(fold), strict=True):
+                if len(np.unique(column.accuracies[places])) < 2:
+                    rule = f"outside each of the {self.count} folds there must be two different accuracies"
+                    raise VitsearchError(f"{rule}, but {column.label} has {len(places)} networks, all alike, there")
+        for column, folds in zip(self.evidence.columns, self.of_columns, strict=True):
+            if all(len(np.unique(column.accuracies[folds == fold])) < 2 for fold in range(self.count)):
+                rule = "`folds` must have two networks of a column or more in some fold"
+                raise VitsearchError(f"{rule}, but got {self.count} for the {len(folds)} of {column.label}")
 
     def outside(self, fold: int | None) -> list[Places]:
         """For each column, the places that are not in a fold; all without one."""
@@ -125,7 +145,7 @@ class Comparison:
         everything = dict(scores)
         everything |= {name: [sizes[name] for sizes in self.sizes] for name in SIZES}
         draws = {name: self.taus(values) for name, values in everything.items()}
-        near = {name: self.taus(values, near=True)[:, 0] for name, values in everything.items()}
+        near = {name: self.taus(values, near=True) for name, values in everything.items()}
         joint = {name: values.mean(0) for name, values in draws.items()}
         best = max(SIZES, key=lambda name: np.nan_to_num(joint[name][0], nan=-1))
         rows: list[dict[str, Any]] = []
@@ -133,21 +153,21 @@ class Comparison:
             for number, column in enumerate(self.columns):
                 row: dict[str, Any] = {"score": name, "dataset": column.label, "networks": len(column.networks)}
                 row |= _interval("kendall", draws[name][number])
-                rows.append(row | {"kendall_near_size": _plain(near[name][number])})
+                rows.append(row | _interval("kendall_near_size", near[name][number]))
             row = {"score": name, "dataset": "joint", "best_size": best}
-            row |= _interval("kendall", joint[name])
+            row |= _interval("kendall", joint[name]) | _interval("kendall_near_size", near[name].mean(0))
             rows.append(row | _interval("above_best_size", joint[name] - joint[best]))
         return rows
 
     def nearness(self, scores: Sequence[Array]) -> dict[str, float]:
-        """The largest tau over columns with each size, regardless of folds."""
+        """The tau with each size that is furthest from 0, over columns, regardless of folds."""
         found = {}
         for name in JUDGES_OF_SIZE:
             taus = []
             for values, sizes in zip(scores, self.sizes, strict=True):
                 mask = ~np.eye(len(values), dtype=bool)
                 taus.append(self._kendall(values, sizes[name], mask, np.ones((1, len(values))))[0])
-            found[name] = float(np.nan_to_num(np.array(taus)).max())
+            found[name] = float(max(np.nan_to_num(np.array(taus)), key=abs))
         return found
 
 

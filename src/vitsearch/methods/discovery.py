@@ -19,7 +19,8 @@ import numpy as np
 
 from vitsearch.architecture import brief, check_seed, check_whole
 from vitsearch.benchmark import Table
-from vitsearch.correlation import Conditions
+from vitsearch.correlation import Conditions, ScoreBook
+from vitsearch.data import open_data
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.methods.comparison import JUDGES_OF_SIZE, TOO_NEAR, Comparison, Folds, Places, Rival
@@ -27,8 +28,9 @@ from vitsearch.methods.enumeration import LINEAR, enumerate_pairs
 from vitsearch.methods.evidence import Column, Evidence, columns_of
 from vitsearch.methods.formula_draws import Grammar
 from vitsearch.methods.numbers import Array
-from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, choose, search
-from vitsearch.methods.statistics import StatisticsCache
+from vitsearch.methods.proxy_discovery import Evolution, Judge, Judged, choose, front_of, search
+from vitsearch.methods.statistics import KEEP, StatisticsCache
+from vitsearch.models.weights import check_weights
 from vitsearch.predictor import FEWEST, fit
 from vitsearch.proxies.expression import Formula, parse_formula
 from vitsearch.records import Journal, Trial, parse_json, write_atomically
@@ -72,6 +74,8 @@ class DiscoveryPlan:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        check_weights(self.weights_scheme)
+        check_whole("batch_size", self.batch_size)
         check_whole("seeds", self.seeds, most=100)
         check_whole("networks", self.networks, least=2)
         check_whole("folds", self.folds, least=2, most=20)
@@ -90,11 +94,12 @@ class DiscoveryPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """What was found; `rows` are of `Comparison.rows`."""
+    """What was found; `rows` are of `Comparison.rows`, `front` has the best formula of every size."""
 
     path: Path
     formula: Formula
     joint: float
+    front: tuple[Judged, ...]
     fold_formulas: tuple[Formula, ...]
     rows: list[dict[str, Any]]
     warnings: list[str]
@@ -104,6 +109,7 @@ class Discovery:
         return {
             "formula": str(self.formula),
             "joint": self.joint,
+            "front": [{"formula": str(o.formula), "size": o.formula.size, "joint": o.joint} for o in self.front],
             "fold_formulas": [str(formula) for formula in self.fold_formulas],
             "evaluations": self.evaluations,
             "warnings": self.warnings,
@@ -120,35 +126,41 @@ def run_discovery(
     device: str = "auto",
     resume: bool = False,
     allow_changed: bool = False,
+    beside: Sequence[str] = (),
     rivals: Mapping[str, Rival] | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Capture what is missing, search, search again without each fold, and compare.
 
-    `cache` is the folder of the statistics, in `out` unless given. `rivals` learn from the same networks and stand
-    below in the table; unless given, that is `supervised`.
+    `cache` is the folder of the statistics, in `out` unless given. `beside` names proxies that score the networks
+    themselves, for the table. `rivals` learn from the same networks and stand last; unless given, `supervised` does.
     """
     columns = columns_of(tables, plan.columns)
     path, environment = Path(out), describe_environment(pick_device(device))
+    folds = Folds(Evidence(columns, (), plan.weights), plan.folds, plan.seed)
+    folds.check()  # what is wrong must leave no folder behind
+    open_data(plan.data)
     with study_folder(path, resume):
-        _write_plan(path, plan, environment, allow_changed)
+        study = _study(path, plan, folds.evidence.digest, environment, allow_changed)
         conditions = Conditions(data=plan.data, batch_size=plan.batch_size, weights=plan.weights_scheme, device=device)
         folder = Path(cache) if cache is not None else path / "statistics"
         caches = [
             StatisticsCache(folder / f"seed{seed}", conditions, seed, inputs=plan.grammar.inputs)
             for seed in range(plan.seed, plan.seed + plan.seeds)
         ]
+        write_atomically(path / "study.json", json.dumps(study, indent=2, allow_nan=False) + "\n")
         evidence = Evidence(columns, caches, plan.weights)
+        folds = dataclasses.replace(folds, evidence=evidence)
         with Journal(path / "trials.jsonl"):  # locked from the start, so that those who look on see that it runs
             for one in caches:
                 one.fill(evidence.networks, _telling(progress, f"statistics, seed {one.seed}"))
-        folds = Folds(evidence, plan.folds, plan.seed)
         found = [_search(path, plan, evidence, folds, fold, progress) for fold in (None, *range(plan.folds))]
         whole, parts = found[0], found[1:]
         enough = min(len(places) for fold in range(plan.folds) for places in folds.outside(fold)) >= FEWEST
         usual = {"supervised": supervised} if enough else {}
         used = usual if rivals is None else rivals
-        discovery = _compare(path, whole, [part[0] for part in parts], evidence, folds, used)
+        others = _beside(path, plan, conditions, columns, beside, progress)
+        discovery = _compare(path, whole, [part.chosen for part in parts], evidence, folds, others, used)
         write_atomically(path / "found.json", json.dumps(discovery.to_json(), indent=1, allow_nan=False) + "\n")
     return discovery
 
@@ -165,31 +177,40 @@ def _telling(progress: Progress | None, what: str) -> Callable[[int, int], None]
     return (lambda done, total: progress(what, done, total, "")) if progress else None
 
 
-def _write_plan(path: Path, plan: DiscoveryPlan, environment: dict[str, Any], allow_changed: bool) -> None:
-    file = path / "study.json"
+def _study(path: Path, plan: DiscoveryPlan, digest: str, environment: dict[str, Any], allow: bool) -> dict[str, Any]:
+    """What `study.json` is to say; a study that is there must be the same but for the environment."""
+    file, given = path / "study.json", {**plan.to_json(), "accuracies": digest}
     environments = [environment]
     if file.exists():
         before = parse_json(file.read_bytes(), str(file))
         if not isinstance(before, dict) or before.get("kind") != KIND or before.get("format") != FORMAT:
             raise BadStudy(f"{file} must have format {FORMAT} and kind {KIND!r}")
-        for name, value in plan.to_json().items():
+        for name, value in given.items():
             if before.get(name) != value:
                 raise BadStudy(f"{path} was made with {name}={brief(before.get(name))}, but got {name}={brief(value)}")
         environments = before["environments"]
         changed = describe_changes(environments[-1], environment)
-        if changed and not allow_changed:
+        if changed and not allow:
             raise BadStudy(
                 f"{path} was made elsewhere ({changed}); give --allow-changed to continue, which is recorded"
             )
         environments = [*environments, environment] if changed else environments
-    data = {"format": FORMAT, "kind": KIND, **plan.to_json(), "environments": environments}
-    write_atomically(file, json.dumps(data, indent=2, allow_nan=False) + "\n")
+    return {"format": FORMAT, "kind": KIND, **given, "environments": environments}
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The formula a search chose, the best of every size, and how many were judged."""
+
+    chosen: Judged
+    front: tuple[Judged, ...]
+    evaluations: int
 
 
 def _search(
     path: Path, plan: DiscoveryPlan, evidence: Evidence, folds: Folds, fold: int | None, progress: Progress | None
-) -> tuple[Judged, int]:
-    """The formula that was found without a fold, and how many were judged."""
+) -> Searched:
+    """On all networks, or without a fold."""
     part = evidence.part([_some(places, plan, number) for number, places in enumerate(folds.outside(fold))])
     name, what = ("trials", "searching") if fold is None else (f"fold{fold}", f"without fold {fold}")
     budget = plan.evolution.evaluations
@@ -204,7 +225,7 @@ def _search(
         else:
             judge = Judge(evidence, part, journal, budget, tell)
             judged = search(plan.evolution, plan.grammar, judge, plan.seed)
-        return choose(judged, plan.tolerance), len(journal.trials)
+        return Searched(choose(judged, plan.tolerance), tuple(front_of(judged)), len(journal.trials))
 
 
 def _some(places: Places, plan: DiscoveryPlan, number: int) -> Places:
@@ -232,21 +253,43 @@ def _all_pairs(
     ]
 
 
+def _beside(
+    path: Path,
+    plan: DiscoveryPlan,
+    conditions: Conditions,
+    columns: Sequence[Column],
+    names: Sequence[str],
+    progress: Progress | None,
+) -> dict[str, Sequence[Array]]:
+    """Scores of other proxies, NaN where there is none."""
+    if not names:
+        return {}
+    book = ScoreBook(conditions, path / "beside.jsonl")
+    networks = [network for column in columns for network in column.networks]
+    book.fill(networks, names, [plan.seed], _telling(progress, "other proxies"))
+    return {
+        name: [np.array(book.column(column.networks, plan.seed, name), dtype=np.float64) for column in columns]
+        for name in names
+    }
+
+
 def _compare(
     path: Path,
-    whole: tuple[Judged, int],
+    whole: Searched,
     parts: Sequence[Judged],
     evidence: Evidence,
     folds: Folds,
+    others: Mapping[str, Sequence[Array]],
     rivals: Mapping[str, Rival],
 ) -> Discovery:
-    found, evaluations = whole
+    found = whole.chosen
     comparison = Comparison(folds)
     scores: dict[str, Sequence[Array]] = {
         name: evidence.shown(parse_formula(text).simplified())
         for name, text in PUBLISHED.items()
         if parse_formula(text).inputs <= set(evidence.caches[0].inputs)
     }
+    scores |= others
     scores["discovered"] = folds.joined([evidence.shown(part.formula) for part in parts])
     scores |= {name: folds.learned(rival) for name, rival in rivals.items()}
     rows = comparison.rows(scores)
@@ -255,13 +298,16 @@ def _compare(
         formula=found.formula,
         joint=found.joint,
         fold_formulas=tuple(part.formula for part in parts),
+        front=whole.front,
         rows=rows,
-        warnings=warnings_of(rows, comparison.nearness(evidence.shown(found.formula))),
-        evaluations=evaluations,
+        warnings=warnings_of(
+            rows, comparison.nearness(evidence.shown(found.formula)), exact=evidence.exact(found.formula)
+        ),
+        evaluations=whole.evaluations,
     )
 
 
-def warnings_of(rows: Sequence[Mapping[str, Any]], nearness: Mapping[str, float]) -> list[str]:
+def warnings_of(rows: Sequence[Mapping[str, Any]], nearness: Mapping[str, float], exact: bool = True) -> list[str]:
     """What a user must know before using the formula."""
     found = []
     row = next(row for row in rows if row["score"] == "discovered" and row["dataset"] == "joint")
@@ -272,6 +318,11 @@ def warnings_of(rows: Sequence[Mapping[str, Any]], nearness: Mapping[str, float]
             f"tau is {row['above_best_size'] or 0:+.3f} above, with the lower end of the interval at {low or 0:+.3f}"
         )
     for name in JUDGES_OF_SIZE:
-        if nearness[name] > TOO_NEAR:
+        if abs(nearness[name]) > TOO_NEAR:
             found.append(f"a size baseline, not a discovery: its tau with `{name}` is {nearness[name]:.3f}")
+    if not exact:
+        found.append(
+            f"the formula was judged on blocks of at most {KEEP:,} elements of each matrix; `vitsearch bench "
+            "correlate` scores the whole ones"
+        )
     return found

@@ -5,6 +5,8 @@ JCM = 1/M sum over columns of alpha tau,        tau: Kendall's tau-b with its si
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +49,8 @@ def columns_of(tables: Sequence[Table], names: Sequence[str]) -> list[Column]:
     for place, table in enumerate(tables):
         label = table.space if spaces.count(table.space) == 1 else f"{table.space}#{place}"
         distilled = [name for name in table.columns if name.endswith("_kd")]
-        for name in [name for name in names if name in table.columns] or distilled or list(table.columns):
+        usual = distilled or list(table.columns)
+        for name in [name for name in names if name in table.columns] if names else usual:
             pairs = table.accuracies(name)
             if len(pairs) > 1:
                 entries = tuple(number for number, _ in pairs)
@@ -115,11 +118,20 @@ class Evidence:
 
     @cached_property
     def numbers(self) -> Numbers:
-        return Numbers([cache.read(network) for cache in self.caches for network in self.networks])
+        return Numbers(cache.read(network) for cache in self.caches for network in self.networks)
 
     @cached_property
     def sketches(self) -> Sketches:
-        return Sketches([cache.read(network) for cache in self.caches for network in self.networks])
+        return Sketches(cache.read(network) for cache in self.caches for network in self.networks)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of networks and accuracies."""
+        found = [
+            (column.label, *zip([str(network) for network in column.networks], column.accuracies.tolist(), strict=True))
+            for column in self.columns
+        ]
+        return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
     @property
     def lengths(self) -> list[int]:
@@ -142,6 +154,10 @@ class Evidence:
             layers = self.sketches.of_layers(formula, stride)
             values = self.numbers.put_together(formula.aggregate, layers)
         return self.split(values)
+
+    def exact(self, formula: Formula) -> bool:
+        """Whether scores are those of whole matrices."""
+        return self.numbers.of_networks(formula) is not None
 
     def shown(self, formula: Formula) -> list[Array]:
         """By column, with the first seed."""

@@ -106,8 +106,11 @@ class Grammar:
         return replaced(tree, chosen, new)
 
     def cross(self, first: Formula, second: Formula, random: Random) -> Formula:
-        """A part of the first is replaced by a part of the second."""
-        old, new = (random.choice(list(nodes_of(parent.tree))) for parent in (first, second))
+        """A part of the first is replaced by one of the second; in two branches, by one of its height."""
+        old = random.choice([*nodes_of(first.tree)][1:] or [first.tree])
+        new = random.choice(
+            [node for node in nodes_of(second.tree) if self.depth > 3 or depth_of(node) == depth_of(old)] or [old]
+        )
         tree = replaced(first.tree, old, new)
         tree = first.tree if depth_of(tree) > self.depth else tree
         return Formula(tree=tree, aggregate=first.aggregate, scalar=self.branches == "scalar")

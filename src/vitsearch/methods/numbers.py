@@ -7,7 +7,7 @@ numbers, and products of matrices whose shapes do not agree, which are averaged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,17 +57,18 @@ NUMBERS: Mapping[str, Callable[[Array], Array]] = {
 class Numbers:
     """The tables of networks, and what follows from them."""
 
-    def __init__(self, statistics: Sequence[Statistics], most: int = 4000) -> None:
-        depths = [len(one.table) for one in statistics]
+    def __init__(self, statistics: Iterable[Statistics], most: int = 4000) -> None:
+        tables = [(one.table, one.shapes) for one in statistics]  # blocks are let go
+        depths = [len(table) for table, _ in tables]
         self.layers = max(depths)
         self.mask = np.arange(self.layers) < np.array(depths)[:, None]
         self.counts = np.array(depths, dtype=np.float64)
-        size = (len(SLOTS), len(branches()), len(statistics), self.layers)
+        size = (len(SLOTS), len(branches()), len(tables), self.layers)
         self.table = np.full(size, np.nan)
-        self.shapes = np.zeros((len(SLOTS), len(statistics), self.layers, 2), dtype=np.int64)
-        for number, one in enumerate(statistics):
-            self.table[:, :, number, : depths[number]] = one.table.permute(1, 2, 0).numpy()
-            self.shapes[:, number, : depths[number]] = one.shapes.permute(1, 0, 2).numpy()
+        self.shapes = np.zeros((len(SLOTS), len(tables), self.layers, 2), dtype=np.int64)
+        for number, (table, shapes) in enumerate(tables):
+            self.table[:, :, number, : depths[number]] = table.permute(1, 2, 0).numpy()
+            self.shapes[:, number, : depths[number]] = shapes.permute(1, 0, 2).numpy()
         self._places = {text: place for place, text in enumerate(branches())}
         self._known: dict[tuple[str, str, bool], Array | None] = {}
         self._most = most

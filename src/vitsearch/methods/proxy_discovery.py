@@ -67,6 +67,17 @@ class Judged:
     number: int
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Of a population: a formula as it was drawn, which is what changes, and what the judge said of it.
+
+    The canonical form is shorter; children of it would lose operations from one generation to the next.
+    """
+
+    drawn: Formula
+    judged: Judged
+
+
 class Exhausted(Exception):
     """The budget is spent."""
 
@@ -160,44 +171,64 @@ def _random(grammar: Grammar, seed: int) -> Iterator[Formula]:
 
 def _evolve(evolution: Evolution, grammar: Grammar, judge: Judge, seed: int) -> None:
     random = Random(f"{seed}/start")
-    population: list[Judged] = []
+    population: list[Member] = []
     while len(population) < evolution.population:
-        found = judge(grammar.draw(random))
-        if found is not None and found not in population:
-            population.append(found)
+        drawn = grammar.draw(random)
+        _join(population, drawn, judge(drawn))
     step = 0
     while True:
-        random = Random(f"{seed}/{step}")
-        child = _child(evolution, grammar, judge, population, random)
-        if child is not None and child not in population:
-            population.append(child)
-            population.remove(min(population, key=lambda one: (one.joint, -one.number)))
+        child = _child(evolution, grammar, judge, population, Random(f"{seed}/{step}"))
+        if child is not None and _join(population, child.drawn, child.judged):
+            population.remove(min(population, key=_rank))
         step += 1
 
 
+def _join(population: list[Member], drawn: Formula, judged: Judged | None) -> bool:
+    """Whether it is a formula with a value that was not there in another spelling."""
+    if judged is None or any(judged.number == member.judged.number for member in population):
+        return False
+    population.append(Member(drawn, judged))
+    return True
+
+
+def _rank(member: Member) -> tuple[float, int]:
+    return member.judged.joint, -member.judged.number
+
+
 def _child(
-    evolution: Evolution, grammar: Grammar, judge: Judge, population: list[Judged], random: Random
-) -> Judged | None:
+    evolution: Evolution, grammar: Grammar, judge: Judge, population: list[Member], random: Random
+) -> Member | None:
     """Lines 5 to 14: a parent among the best of a sample, and its first child that is good enough, in so many tries."""
     count = max(1, round(evolution.sample_ratio * len(population)))
     best = _parents(evolution, random.sample(population, count))
     parent = random.choice(best)
     for _ in range(evolution.tries):
         if random.random() < evolution.crossover:
-            formula = grammar.cross(parent.formula, random.choice(best).formula, random)
+            drawn = grammar.cross(parent.drawn, random.choice(best).drawn, random)
         else:
-            formula = grammar.mutate(parent.formula, random, evolution.mutation)
-        child = judge(formula)
-        if child is not None and (evolution.strategy == "naive" or child.joint - parent.joint >= evolution.margin):
-            return child
+            drawn = grammar.mutate(parent.drawn, random, evolution.mutation)
+        child = judge(drawn)
+        if child is None:
+            continue
+        if evolution.strategy == "naive" or child.joint - parent.judged.joint >= evolution.margin:
+            return Member(drawn, child)
     return None
 
 
-def _parents(evolution: Evolution, sample: list[Judged]) -> list[Judged]:
+def _parents(evolution: Evolution, sample: list[Member]) -> list[Member]:
     if evolution.pareto:
-        front = pareto_front([(one.joint, -one.formula.size) for one in sample])
+        front = pareto_front([(one.judged.joint, -one.judged.formula.size) for one in sample])
         sample = [sample[index] for index in front]
-    return heapq.nlargest(evolution.top, sample, key=lambda one: (one.joint, -one.number))
+    return heapq.nlargest(evolution.top, sample, key=_rank)
+
+
+def front_of(judged: list[Judged]) -> list[Judged]:
+    """From the smallest on, every formula that is better than all smaller ones."""
+    found: list[Judged] = []
+    for one in sorted(judged, key=lambda one: (one.formula.size, -one.joint, one.number)):
+        if not found or one.joint > found[-1].joint:
+            found.append(one)
+    return found
 
 
 def choose(judged: list[Judged], tolerance: float) -> Judged:

@@ -7,7 +7,7 @@ matrix's shape; a matrix product knows the whole inner size. The sketch is every
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from vitsearch.methods.numbers import NUMBERS
 from vitsearch.methods.statistics import SLOTS, Statistics
 from vitsearch.proxies.expression import Formula, Input, Node, Unary
 from vitsearch.proxies.layers import OF_MLP
-from vitsearch.proxies.operations import EPSILON
+from vitsearch.proxies.operations import EPSILON, no_rounding
 from vitsearch.proxies.operations import UNARY as OPERATIONS
 
 Shape = tuple[int, int]
@@ -44,20 +44,28 @@ class Blocks:
     """Network and layer."""
     shapes: dict[str, Shape]
     blocks: dict[str, list[Tensor]] = field(default_factory=dict)
-    _stacked: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    """As the cache has them, in half precision over `scales`."""
+    scales: dict[str, list[Tensor]] = field(default_factory=dict)
+    _stacked: dict[str, Tensor] = field(default_factory=dict)
+    _sketches: dict[tuple[str, int], Tensor] = field(default_factory=dict)
 
     def of(self, slot: str, stride: int) -> Sampled:
-        if (slot, stride) not in self._stacked:
-            stacked = torch.stack([block[::stride, ::stride] for block in self.blocks[slot]])
-            self._stacked[slot, stride] = stacked.contiguous()
-        return Sampled(self._stacked[slot, stride], self.shapes[slot])
+        """Sketches, which most formulas are judged on, are kept in single precision too."""
+        if (slot, stride) in self._sketches:
+            return Sampled(self._sketches[slot, stride], self.shapes[slot])
+        if slot not in self._stacked:
+            self._stacked[slot] = torch.stack(self.blocks.pop(slot))
+        scales = torch.stack(self.scales[slot])[:, None, None]
+        found = self._stacked[slot][:, ::stride, ::stride].float().mul_(scales).contiguous()
+        if stride > 1:
+            self._sketches[slot, stride] = found
+        return Sampled(found, self.shapes[slot])
 
 
 class Sketches:
     """The blocks of networks, [networks, layers]."""
 
-    def __init__(self, statistics: Sequence[Statistics]) -> None:
-        self.size = (len(statistics), max(len(one.table) for one in statistics))
+    def __init__(self, statistics: Iterable[Statistics]) -> None:
         groups: dict[tuple[Shape, ...], Blocks] = {}
         for number, one in enumerate(statistics):
             for layer in range(len(one.table)):
@@ -65,9 +73,11 @@ class Sketches:
                 group = groups.setdefault(shapes, Blocks([], dict(zip(SLOTS, shapes, strict=True))))
                 group.places.append((number, layer))
                 for at, slot in [(at, slot) for at, slot in enumerate(SLOTS) if (layer, slot) in one.blocks]:
-                    block = one.blocks[layer, slot].float() * one.scales[layer, at]
-                    group.blocks.setdefault(slot, []).append(block)
+                    group.blocks.setdefault(slot, []).append(one.blocks[layer, slot])
+                    group.scales.setdefault(slot, []).append(one.scales[layer, at])
         self.groups = list(groups.values())
+        places = [place for group in self.groups for place in group.places]
+        self.size = (1 + max(number for number, _ in places), 1 + max(layer for _, layer in places))
 
     def of_layers(self, formula: Formula, stride: int = 1) -> NDArray[np.float64]:
         """[networks, layers], NaN behind the last layer; stride 2 is the sketch."""
@@ -107,11 +117,11 @@ def _unary(name: str, of: Sampled) -> Sampled:
         case "frobenius":
             return Sampled((x.square().mean((1, 2)) * size).sqrt())
         case "std":
-            return Sampled(x.std((1, 2)))
+            return Sampled(_deviation(x).flatten())
         case "max" | "min":
             return Sampled(x.amax((1, 2)) if name == "max" else x.amin((1, 2)))
         case "normalize":
-            deviation = x.std((1, 2), keepdim=True)
+            deviation = _deviation(x)
             return Sampled(torch.where(deviation > 0, (x - x.mean((1, 2), keepdim=True)) / deviation, 0.0), of.shape)
         case "minmax":
             low, high = x.amin((1, 2), keepdim=True), x.amax((1, 2), keepdim=True)
@@ -123,18 +133,25 @@ def _unary(name: str, of: Sampled) -> Sampled:
     return Sampled(OPERATIONS[name](x), of.shape)
 
 
+def _deviation(x: Tensor) -> Tensor:
+    """[k, 1, 1]"""
+    return no_rounding(x.std((1, 2), keepdim=True), x.mean((1, 2), keepdim=True), x.dtype)
+
+
 def _combine(sign: str, left: Sampled, right: Sampled) -> Sampled:
     """As `operations.combine` has it on whole matrices."""
     first, second = left.shape, right.shape
+    matrices = first is not None and second is not None
     if sign == "@" and first is not None and second is not None and first[1] == second[0]:
         if left.values.shape[2] != right.values.shape[1]:  # other elements: nothing can be said
             return Sampled(torch.full((len(left.values),), math.nan))
         factor = first[1] / left.values.shape[2]
-        return Sampled(left.values @ right.values * factor, (first[0], second[1]))
-    if sign == "@" or (first is not None and second is not None and first != second):
+        dtype = torch.promote_types(left.values.dtype, right.values.dtype)
+        return Sampled(left.values.to(dtype) @ right.values.to(dtype) * factor, (first[0], second[1]))
+    if matrices and (sign == "@" or first != second):
         left, right = Sampled(left.mean()), Sampled(right.mean())
     a, b = left.values, right.values
     if a.dim() != b.dim():
-        a, b = (x if x.dim() > 1 else x[:, None, None].float() for x in (a, b))
+        a, b = (x.double() if x.dim() > 1 else x[:, None, None].double() for x in (a, b))
     found = a + b if sign == "+" else a - b if sign == "-" else a * b
     return Sampled(found, left.shape if left.shape is not None else right.shape)

@@ -71,17 +71,19 @@ RANK_TAU = 10.0
 log = logging.getLogger("vitsearch")
 
 
-def check_inputs(plan: EvolutionPlan, space: Windowed) -> None:
+def check_inputs(plan: EvolutionPlan, space: Windowed) -> dict[str, dict[str, str]]:
+    """What is in the files behind the objective."""
     if plan.training is None:
         assert plan.objective is not None
         if plan.objective.name.startswith(SUPERNET):
             raise VitsearchError("`objective` must be a proxy or a cost: supernets are trained for every space anew")
-        Evaluator([plan.objective.name], device=pick_device("cpu"), geometry=plan.geometry, data=plan.data)
-        return
+        evaluator = Evaluator([plan.objective.name], device=pick_device("cpu"), geometry=plan.geometry, data=plan.data)
+        return evaluator.digests()
     scheme_of(plan.training.subnets, space, None)
     classes = open_training_data(plan.training.data).classes
     if plan.geometry.classes != classes:
         raise VitsearchError(f"`classes` must be {classes} for {plan.training.data}, but got {plan.geometry.classes}")
+    return {}
 
 
 class Measure(Protocol):
@@ -138,13 +140,16 @@ def evolve_space(
     )
     if plan.rules.most_size is not None and found.count > plan.rules.most_size:
         raise VitsearchError(
-            f"`most_size` must hold for the first space, {found.count}, but got {plan.rules.most_size}"
+            f"`most_size` (--max-size) must hold for the first space, {found.count}, but got {plan.rules.most_size}"
         )
     how, path = machine or Machine(), Path(out)
     device = pick_device(how.device)
-    check_inputs(plan, found)  # what is wrong must leave no folder behind
+    environment = describe_environment(device) | check_inputs(plan, found)  # what is wrong leaves no folder behind
     with study_folder(path, resume), Journal(path / TRIALS) as journal:
-        enter(path, plan, describe_environment(device), journal, allow_changed)
+        enter(path, plan, environment, journal, allow_changed)
+        if samples < plan.rules.least_samples:
+            few = "with %d networks for each choice much of a slope is chance, and no choice has the %d it should have"
+            log.warning(few, samples, plan.rules.least_samples)
         moves = EpochLog(path / MOVES)
         try:
             Evolution(plan, path, how, device, journal, moves, allow_changed, progress).run(found)
@@ -302,7 +307,9 @@ class Evolution:
         }
         if row["note"]:
             log.warning(
-                "note: %.1f %% of space %d satisfies the limits: it moves without them", 100 * (share or 0), iteration
+                "note: %.1f %% of space %d satisfies the limits: it is measured without them",
+                100 * (share or 0),
+                iteration,
             )
         self.write([row])
 

@@ -57,7 +57,8 @@ def most_blocks(found: Evolved, space: Windowed) -> Guideline:
     best = slopes.index(gain)
     verdict = "holds" if best == third else "does not hold"
     verdict = verdict if sure[best] and gain < 0 else "undecided"
-    evidence = f"blocks help most in stage {best + 1} ({gain:+.2f} per block); mean depth {listed(depths)}"
+    helped = f"blocks help most in stage {best + 1} ({gain:+.2f} per block)" if gain < 0 else "more blocks help nowhere"
+    evidence = f"{helped}; mean depth {listed(depths)}"
     text = "the third stage is the most important, and more blocks in it are better"
     return Guideline(guideline=text, verdict=verdict, evidence=evidence, numbers={"slopes": slopes, "means": depths})
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from vitsearch.architecture import Settings, brief, check_whole
+from vitsearch.architecture import LARGEST, Settings, brief, check_whole
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.spaces.windowed import BLOCK_DIMENSIONS, DIMENSIONS, Windowed
@@ -23,6 +23,8 @@ from vitsearch.spaces.windowed import BLOCK_DIMENSIONS, DIMENSIONS, Windowed
 RESAMPLES = 400
 STEPS: dict[str, float] = {"depth": 1, "embed_dim": 64, "num_heads": 2, "mlp_ratio": 0.5, "window_size": 7}
 """The paper's gamma; its step of 64 for the Q-K-V width is two heads, for which it gives none."""
+MOST: dict[str, float] = {"depth": 1024, "num_heads": 1024, "mlp_ratio": 16}
+"""No network goes beyond it, in these dimensions or in a width or window (`LARGEST`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +164,7 @@ def decide(
         return Move(**shared, **stays, new_choices=tuple(choices), note=note)
     slope = fit_slope(choices, [value for value in values if value is not None], step)
     slopes = sorted(resampled_slopes(choices, errors, step, rules, seed, paired and len(set(samples)) == 1))
-    steps = steps_of(slope, rules)
-    move = steps * step if dimension == "mlp_ratio" else int(steps * step)
+    move = shift_of(steps_of(slope, rules), dimension, step)
     return Move(
         **shared,
         slope=slope,
@@ -175,22 +176,43 @@ def decide(
     )
 
 
-def repair(move: Move, side: int) -> Move:
-    """Only choices that are networks: above 0, and of the windows that cover the map of this side the smallest.
+def repair(move: Move, side: int, step: float) -> Move:
+    """Only choices that are networks, and if none would be left, as many steps fewer as leave one.
 
-    The paper removes what is less than zero; no block, no head and no window are no network either. Windows that do
-    not divide the map stay: it is padded.
+    The paper removes what is less than zero; no block, no head and no window are no network either.
     """
-    kept = [choice for choice in move.new_choices if choice > 0]
-    if move.dimension == "window_size":
-        covering = [choice for choice in kept if choice >= side]
-        kept = [choice for choice in kept if choice < side] + covering[:1]
-    if len(kept) == len(move.new_choices) or not move.move:
+    if not move.move:
         return move
-    if not kept:
+    most = MOST.get(move.dimension, LARGEST)
+    down = math.ceil(round(max(move.choices) / step, 6)) - 1  # steps after which the largest choice is still above 0
+    room = down if move.move < 0 else math.floor((most - min(move.choices)) / step)
+    steps = min(round(abs(move.move) / step), room)
+    if steps < 1:
         return replace(move, move=0, new_choices=move.choices, note="nothing would be left, so it stays")
-    gone = [choice for choice in move.new_choices if choice not in kept]
-    return replace(move, new_choices=tuple(kept), note=f"without {', '.join(f'{choice:g}' for choice in gone)}")
+    shift = shift_of(math.copysign(steps, move.move), move.dimension, step)
+    moved = [round(choice + shift, 6) for choice in move.choices]
+    kept = networks_of(move.dimension, moved, side)
+    gone = [f"{choice:g}" for choice in moved if choice not in kept]
+    notes = [] if shift == move.move else [f"not by {move.move:g}, which would leave nothing"]
+    notes += [f"without {', '.join(gone)}"] if gone else []
+    return replace(move, move=shift, new_choices=tuple(kept), note="; ".join(notes))
+
+
+def shift_of(steps: float, dimension: str, step: float) -> float:
+    """Ratios need not be whole; three times 0.1 is 0.3."""
+    return round(steps * step, 6) if dimension == "mlp_ratio" else int(steps * step)
+
+
+def networks_of(dimension: str, choices: Sequence[float], side: int) -> list[float]:
+    """Those that networks can have; of the windows that cover the map of this side the smallest.
+
+    Windows that do not divide the map stay: it is padded.
+    """
+    kept = [choice for choice in choices if 0 < choice <= MOST.get(dimension, LARGEST)]
+    if dimension != "window_size":
+        return kept
+    covering = sorted(choice for choice in kept if choice >= side)
+    return [choice for choice in kept if choice < side or choice == covering[0]]
 
 
 def moved_space(
@@ -198,7 +220,7 @@ def moved_space(
 ) -> tuple[Windowed, list[Move]]:
     """The next space, and the moves as they were made in the end."""
     sides = space.envelope().sides(geometry.image_size)
-    made = [repair(move, sides[move.stage - 1]) for move in moves]
+    made = [repair(move, sides[move.stage - 1], rules.steps[move.dimension]) for move in moves]
     found = with_moves(space, made)
     growing = sorted(
         (place for place, move in enumerate(made) if move.dimension == "depth" and move.move > 0),

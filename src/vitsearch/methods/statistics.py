@@ -190,11 +190,14 @@ class StatisticsCache:
         except OSError as error:
             raise BadStudy(f"cannot read {self.folder / name}: {error.strerror}") from None
         if hashlib.sha256(content).hexdigest() != digest:
-            raise BadStudy(f"{self.folder / name} is not what was written: its checksum differs; remove the cache")
+            raise BadStudy(f"{self.folder / name} is not what was written: remove it, and it is captured again")
         return Statistics.from_bytes(content)
 
     def fill(self, networks: Sequence[Network], progress: Callable[[int, int], None] | None = None) -> None:
         """Capture what is missing: each thread has a network, and what is done is kept at once."""
+        gone = [network for network, (name, _) in self.files.items() if not (self.folder / name).exists()]
+        for network in gone:
+            del self.files[network]
         missing = [network for network in dict.fromkeys(networks) if network not in self.files]
         if not missing:
             return

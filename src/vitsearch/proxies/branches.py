@@ -81,6 +81,8 @@ class Reduced:
         if math.isnan(total):
             low = high = math.nan
         std = math.sqrt(spread / (x.numel() - 1))
+        if std <= torch.finfo(x.dtype).eps * abs(center):  # as `operations.no_rounding` has it
+            std = 0.0
         return cls(x.numel(), len(x), total, absolute, math.sqrt(squares), std, low, high)
 
     @property

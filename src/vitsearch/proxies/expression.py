@@ -102,8 +102,8 @@ class Formula:
 
     def simplified(self) -> Formula:
         """The canonical form: formulas that are equal up to rewriting have the same one."""
-        tree = simplify(self.tree, scalar=self.scalar)
-        return Formula(tree=_at_the_end(tree), aggregate=self.aggregate, scalar=self.scalar and _joins_matrices(tree))
+        tree = _at_the_end(simplify(self.tree, scalar=self.scalar), self.scalar)
+        return Formula(tree=tree, aggregate=self.aggregate, scalar=self.scalar and _joins_matrices(tree))
 
 
 def nodes_of(tree: Node) -> Iterator[Node]:
@@ -168,7 +168,8 @@ class _Reader:
         self.text, self.place, self.nested = text, 0, 0
         self.tokens: list[tuple[str, int]] = []
         position = 0
-        while position < len(text.rstrip()):
+        end = len(text.rstrip())
+        while position < end:
             found = TOKEN.match(text, position)
             if found is None:
                 raise self.error(position, "no name, sign or parenthesis begins")
@@ -240,7 +241,10 @@ def is_number(node: Node, scalar: bool = False) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def simplify(node: Node, scalar: bool = False) -> Node:
-    """An equal tree in canonical form. Equal means: but for rounding, and for the 1e-9 of means over elements."""
+    """An equal tree in canonical form.
+
+    Equal means: but for rounding, for the 1e-9 of means over elements, and for what overflows on the way alone.
+    """
     match node:
         case Input():
             return node
@@ -294,7 +298,7 @@ def _simplify_unary(name: str, of: Node, scalar: bool) -> Node:
     if name == "abslog" and _not_negative(of):
         return _simplify_unary("log", of, scalar)
     if name == "negate" and isinstance(of, Binary) and of.sign == "-":
-        return Binary("-", of.right, of.left)
+        return _simplify_binary("-", of.right, of.left, scalar)
     return Unary(name, of)
 
 
@@ -310,13 +314,18 @@ def _not_negative(node: Node) -> bool:
 
 def _simplify_binary(sign: str, left: Node, right: Node, scalar: bool) -> Node:
     if scalar:
-        left, right = _at_the_end(left), _at_the_end(right)
+        left, right = _at_the_end(left, scalar), _at_the_end(right, scalar)
     if sign == "@" and (scalar or is_number(left, scalar) or is_number(right, scalar)):
         sign = "*"
-    if sign in "+-" and isinstance(right, Unary) and right.name == "negate":
-        return _simplify_binary("-" if sign == "+" else "+", left, right.of, scalar)
-    if sign == "+" and isinstance(left, Unary) and left.name == "negate":
-        return Binary("-", right, left.of)
+    neutral = 1.0 if sign == "*" else 0.0
+    if _fixed(right, scalar) == neutral:
+        return _simplify_unary("mean", left, scalar) if scalar else left
+    if _fixed(left, scalar) == neutral:
+        other = _simplify_unary("mean", right, scalar) if scalar else right
+        return _simplify_unary("negate", other, scalar) if sign == "-" else other
+    first, second = (isinstance(node, Unary) and node.name == "negate" for node in (left, right))
+    if first or second:
+        return _without_negation(sign, (left, first), (right, second), scalar)
     if sign == "*" and left == right and is_number(left, scalar):
         return _simplify_unary("square", left, scalar)
     if sign in "+*" and show_node(right) < show_node(left):
@@ -324,12 +333,39 @@ def _simplify_binary(sign: str, left: Node, right: Node, scalar: bool) -> Node:
     return Binary(sign, left, right)
 
 
-def _at_the_end(node: Node) -> Node:
-    """A matrix is averaged at the end in any case."""
-    if isinstance(node, Unary) and node.name == "mean" and not is_number(node.of):
-        return _at_the_end(node.of)
-    if isinstance(node, Unary) and node.name == "negate":
-        return Unary("negate", _at_the_end(node.of))
+def _fixed(node: Node, scalar: bool) -> float | None:
+    """The value of what is 0 or 1 by its form."""
+    if isinstance(node, Unary) and node.name in CONSTANT_OF_NUMBER and is_number(node.of, scalar):
+        return 1.0 if node.name == "softmax" else 0.0
+    return None
+
+
+def _without_negation(sign: str, left: tuple[Node, bool], right: tuple[Node, bool], scalar: bool) -> Node:
+    """Two parts, each with whether it is the negative of another: a negation is left in front of all, or none."""
+    (first, turned), (second, other) = (
+        (node.of if negative and isinstance(node, Unary) else node, negative) for node, negative in (left, right)
+    )
+    if sign in "*@":
+        whole = _simplify_binary(sign, first, second, scalar)
+        return whole if turned == other else _simplify_unary("negate", whole, scalar)
+    minus = other != (sign == "-")
+    if not turned:
+        return _simplify_binary("-" if minus else "+", first, second, scalar)
+    if not minus:
+        return _simplify_binary("-", second, first, scalar)
+    return _simplify_unary("negate", _simplify_binary("+", first, second, scalar), scalar)
+
+
+def _at_the_end(node: Node, scalar: bool = False) -> Node:
+    """A matrix is averaged at the end in any case, and the mean of a sum is the sum of the means."""
+    match node:
+        case Unary("mean") if not is_number(node.of):
+            return _at_the_end(node.of, scalar)
+        case Unary("negate"):
+            return _simplify_unary("negate", _at_the_end(node.of, scalar), scalar)
+        case Binary("+" | "-"):
+            left, right = _at_the_end(node.left, scalar), _at_the_end(node.right, scalar)
+            return _simplify_binary(node.sign, left, right, scalar)
     return node
 
 

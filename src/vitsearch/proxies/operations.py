@@ -30,8 +30,8 @@ def _abslog(x: Tensor) -> Tensor:
 
 def _normalize(x: Tensor) -> Tensor:
     """A constant has no deviation, and becomes 0."""
-    deviation = _std(x).to(x.dtype)
-    return torch.zeros_like(x) if deviation == 0 else (x - mean(x).to(x.dtype)).div_(deviation)
+    deviation = _std(x)
+    return torch.zeros_like(x) if deviation == 0 else (x - mean(x).to(x.dtype)).div_(deviation.to(x.dtype))
 
 
 def _sqrt(x: Tensor) -> Tensor:
@@ -78,9 +78,14 @@ def _std(x: Tensor) -> Tensor:
     """Of a number it is 0."""
     if x.numel() < 2:
         return torch.zeros((), dtype=torch.float64, device=x.device)
-    deviations = x - mean(x).to(x.dtype)
-    found: Tensor = _frobenius(deviations) / (x.numel() - 1) ** 0.5
-    return found
+    center = mean(x)
+    found = _frobenius(x - center.to(x.dtype)) / (x.numel() - 1) ** 0.5
+    return no_rounding(found, center, x.dtype)
+
+
+def no_rounding(deviation: Tensor, center: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 in the place of a deviation as small as the rounding of the mean: the elements are all the same."""
+    return torch.where(deviation <= torch.finfo(dtype).eps * center.abs(), 0.0, deviation)
 
 
 def _sum(x: Tensor) -> Tensor:
@@ -119,15 +124,14 @@ UNARY: Mapping[str, Operation] = {  # in the order of the published indices
 def combine(sign: str, left: Tensor, right: Tensor) -> Tensor:
     """Element by element where the shapes are the same or one is a number, else between the means.
 
-    `@` is the matrix product where the inner sizes agree, and `*` of numbers.
+    `@` is the matrix product where the inner sizes agree, and `*` of numbers and with numbers.
     """
-    if sign == "@":
-        if left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0]:
-            return left @ right
+    matrices = bool(left.dim() and right.dim())
+    if matrices and sign == "@" and left.shape[1] == right.shape[0]:
+        dtype = torch.promote_types(left.dtype, right.dtype)
+        return left.to(dtype) @ right.to(dtype)
+    if matrices and (sign == "@" or left.shape != right.shape):
         left, right = mean(left), mean(right)
-    elif left.dim() and right.dim() and left.shape != right.shape:
-        left, right = mean(left), mean(right)
-    elif left.dim() != right.dim():  # the matrix's precision
-        dtype = left.dtype if left.dim() else right.dtype
-        left, right = left.to(dtype), right.to(dtype)
+    elif left.dim() != right.dim():  # a number may be far larger than the matrix's precision holds
+        left, right = left.double(), right.double()
     return left + right if sign == "+" else left - right if sign == "-" else left * right

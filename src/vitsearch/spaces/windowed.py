@@ -65,6 +65,8 @@ class Windowed(Space):
             if len(choices) != len(self.depth) or not all(choices):
                 rule = f"`{dimension}` must have choices for each of {len(self.depth)} stages"
                 raise VitsearchError(f"{rule}, but got {brief(choices)}")
+            if any(len(set(stage)) < len(stage) for stage in choices):
+                raise VitsearchError(f"`{dimension}` must have different choices in a stage, but got {brief(choices)}")
             for choice in (choice for stage in choices for choice in stage):
                 if dimension == "mlp_ratio":
                     hidden_width(max(self.embed_dim[0]), choice)

@@ -3,7 +3,7 @@
 | scheme      | what a step trains                                                           | paper            |
 |-------------|------------------------------------------------------------------------------|------------------|
 | `balanced`  | a group of equal width and depth, each as likely, then one of its members     | Eq. 11           |
-| `chosen`    | one of the chosen networks, each as likely                                   | Figure 5, uniform |
+| `chosen`    | one of the chosen networks, each as likely; also `uniform` with candidates    | Figure 5, uniform |
 | `resampled` | a network put together from what the chosen ones of a width have, block by block | Figure 5     |
 | `redundant` | any network of the space, as `uniform`; the chosen ones are only evaluated    | Figure 4         |
 """
@@ -97,8 +97,8 @@ def by_size(space: Space, candidates: Sequence[Settings]) -> dict[str, list[Sett
 
 
 def scheme_of(name: str, space: Space, candidates: Sequence[Settings] | None) -> SubnetScheme:
-    """The scheme of this name, over these candidates where it is one over candidates."""
-    found = parse_scheme(name)
+    """The scheme of this name, over these candidates where it is one over candidates; with some, `uniform` is."""
+    found = parse_scheme("chosen" if name == "uniform" and candidates else name)
     if isinstance(found, Identity):
         check_identity(space, "subnets identity")
     for number, settings in enumerate(candidates or ()):

@@ -1,0 +1,215 @@
+"""Write the tables of trained networks in the docs from experiments/results/*.json, whatever of them is there.
+
+python experiments/result_tables.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "experiments" / "results"
+Row = dict[str, Any]
+
+
+def about(found: Row) -> str:
+    commits = sorted({row["commit"] for row in found.get("cells", found.get("retrained", [])) if "commit" in row})
+    made = f"{found['machine']}, torch {found['versions']['torch']}, commit {', '.join(commits) or found['commit']}"
+    return f"{made}." if found.get("complete") else f"{made}. Not complete yet: some cells are missing."
+
+
+def table(names: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def value(found: Row | None) -> str:
+    """Mean and deviation over seeds."""
+    if found is None:
+        return ""
+    spread = "one seed" if found["deviation"] is None else f"± {found['deviation']:.2f}"
+    return f"{found['mean']:.2f} ({spread})"
+
+
+def apart(found: Row | None) -> str:
+    """A difference beside its spread over seeds, and what can be said."""
+    if found is None:
+        return ""
+    spread = "" if found["deviation"] is None else f" ± {found['deviation']:.2f}"
+    return f"{found['mean']:+.2f}{spread}: {found.get('reading', '')}".removesuffix(": ")
+
+
+def million(number: float) -> str:
+    return f"{number / 1e6:.2f} M"
+
+
+def cifar10_supernet(found: Row) -> list[str]:
+    reached: dict[str, list[Row]] = {}
+    for row in found["retrained"]:
+        reached.setdefault(row["name"], []).append(row)
+    inherited = found.get("inherited_validation_top1", {})
+    rows = []
+    for name in sorted(reached, key=lambda one: (one.startswith("spread"), reached[one][0]["params"])):
+        own = sorted(reached[name], key=lambda row: row["seed"])
+        top1 = " / ".join(f"{row['test_top1']:.2f}" for row in own)
+        rows.append([name, million(own[0]["params"]), f"{inherited[name]:.2f}" if name in inherited else "", top1])
+    names = ["network", "parameters", "inherited, validation", "from scratch, test, by seed"]
+    return [*sentences(found), "", *table(names, rows)]
+
+
+def sentences(found: Row) -> list[str]:
+    reading, lines = found.get("reading", {}), []
+    if "supernet" in found:
+        done, recipe = found["supernet"]["result"], found["supernet"]["recipe"]
+        ends = (
+            f"{done['validation_smallest_top1']:.2f} % (smallest) and {done['validation_largest_top1']:.2f} % (largest)"
+        )
+        search = f"{found['search']['trials']} networks were evaluated in {found['search']['seconds']:.0f} s"
+        lines.append(f"Supernet: {recipe['epochs']} epochs, {done['seconds']:.0f} s; {ends} on validation. {search}.")
+    if reading.get("seed_spread") is not None:
+        lines.append(f"Deviation between seeds of one network: {reading['seed_spread']:.2f} points.")
+    if winner := reading.get("winner"):
+        place = f"above {winner['above']} of {winner['of']} random networks of its size"
+        lines.append(f"Winner: {place}; to their mean {winner['difference']:+.2f} points, {winner['reading']}.")
+    if most := reading.get("winner_against_largest"):
+        lines.append(f"Winner less the largest network: {most['difference']:+.2f} points, {most['reading']}.")
+    if tau := reading.get("correlation"):
+        interval = "" if tau["interval"] is None else " ({:.2f} to {:.2f})".format(*tau["interval"])
+        others = {"parameters": tau["params_kendall"], "one seed with the other": tau["between_seeds"]}
+        shown = ", ".join(f"{name} {two_digits(one)}" for name, one in others.items())
+        lines.append(
+            f"Kendall's tau of inherited with retrained accuracy over {tau['networks']} networks: "
+            f"{two_digits(tau['kendall'])}{interval}; for comparison {shown}."
+        )
+    return [" ".join(lines)]
+
+
+def two_digits(number: float | None) -> str:
+    return "undefined" if number is None else f"{number:.2f}"
+
+
+def prenas_training(found: Row) -> list[str]:
+    schemes = list(found["rows"][0]["top1"])
+    rows = []
+    for row in found["rows"]:
+        top1 = [" / ".join(f"{one:.2f}" for one in row["top1"][scheme]) for scheme in schemes]
+        difference = apart(row[f"{schemes[0]}_minus_{schemes[-1]}"])
+        counts = "yes" if row["counts"] else "no"
+        rows.append([million(row["budget"]), million(row["params"]), *top1, difference, counts])
+    return table(["below", "parameters", *schemes, f"{schemes[0]} less {schemes[-1]}", "all above 85 %"], rows)
+
+
+def prenas_from_scratch(found: Row) -> list[str]:
+    rows = [
+        [
+            row["name"],
+            million(row["params"]),
+            " / ".join(f"{one:.2f}" for one in row["test_top1"]),
+            apart(row.get("prenas_minus_this")),
+        ]
+        for row in found["rows"]
+    ]
+    return table(["network", "parameters", "test top-1, by seed", "PreNAS's pick less this"], rows)
+
+
+def vitas_table2(found: Row) -> list[str]:
+    rows = [
+        [
+            str(row["row"]),
+            row["name"],
+            million(row["budget"]),
+            value(row.get("inherited_top1")),
+            value(row["retrained_top1"]),
+            apart(row.get("inherited_top1_of_row_7_minus_this")),
+            apart(row.get("retrained_top1_of_row_7_minus_this")),
+        ]
+        for row in found["rows"]
+        if row.get("retrained_top1")
+    ]
+    names = ["row", "what", "MACs below", "inherited", "retrained", "row 7 less this, inherited", "retrained"]
+    return [*speed(found), *table(names, rows)]
+
+
+def speed(found: Row) -> list[str]:
+    runs = [run for row in found["rows"] for run in row["runs"] if "search_seconds" in run]
+    if not runs:
+        return []
+    images, seconds = (sum(run[name] for run in runs) / len(runs) for name in ("images_per_second", "search_seconds"))
+    trials = runs[0]["trials"]
+    return [f"A search evaluated {trials} networks at {images:,.0f} images/s in {seconds:.0f} s (mean of all).", ""]
+
+
+def vitas_table3(found: Row) -> list[str]:
+    rows = [
+        [
+            str(row["row"]),
+            *(value(row[what]) for what in ("inherited_top1", "first_generation_top1", "retrained_top1")),
+            apart(row.get("inherited_top1_minus_row_6")),
+            apart(row.get("retrained_top1_minus_row_6")),
+        ]
+        for row in found["rows"]
+        if row["inherited_top1"]
+    ]
+    names = ["row", "inherited", "first generation", "retrained", "inherited less row 6", "retrained less row 6"]
+    return table(names, rows)
+
+
+def s3_cifar10(found: Row) -> list[str]:
+    rows = [
+        [
+            row["space"],
+            value(row["et_error"]),
+            apart(row["et_error_minus_before"]),
+            value(row["retrained_top1"]),
+            apart(row["retrained_minus_before"]),
+        ]
+        for row in found["summary"]
+    ]
+    names = ["space", "E-T error", "less the space before", "best network, retrained", "less that of the space before"]
+    return table(names, rows)
+
+
+def proxy_winners(found: Row) -> list[str]:
+    rows = [
+        [row["space"], row["name"], million(row["params"]), value(row["test_top1"]), apart(row["minus_random"])]
+        for row in found["rows"]
+        if row["test_top1"]
+    ]
+    return table(["space", "chosen by", "parameters", "test top-1", "less the mean of random networks"], rows)
+
+
+TABLES: dict[str, tuple[str, Callable[[Row], list[str]]]] = {
+    "cifar10_supernet.json": ("supernet.md", cifar10_supernet),
+    "prenas_training.json": ("prenas.md", prenas_training),
+    "prenas_from_scratch.json": ("prenas.md", prenas_from_scratch),
+    "vitas_table2.json": ("vitas.md", vitas_table2),
+    "vitas_table3.json": ("vitas.md", vitas_table3),
+    "s3_cifar10.json": ("s3.md", s3_cifar10),
+    "proxy_winners.json": ("autoprox.md", proxy_winners),
+}
+
+
+def rendered(results: Path = RESULTS) -> dict[Path, str]:
+    pages: dict[Path, str] = {}
+    for name, (page, render) in TABLES.items():
+        path = ROOT / "docs" / page
+        marks = re.compile(rf"(<!-- made by experiments/result_tables.py: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = "\nNot run yet.\n"
+        if (results / name).exists():
+            found = json.loads((results / name).read_text())
+            text = "\n".join(["", about(found), "", *render(found), ""])
+        before = pages.get(path) or path.read_text()
+        pages[path] = marks.sub(lambda match, text=text: f"{match.group(1)}{text}\n{match.group(2)}", before)
+    return pages
+
+
+if __name__ == "__main__":
+    for path, text in rendered().items():
+        if "--check" in sys.argv and text != path.read_text():
+            sys.exit(f"{path.relative_to(ROOT)} is not what the results say")
+        path.write_text(text)

@@ -29,7 +29,7 @@ from vitsearch.data import Batch, Loader
 from vitsearch.environment import is_out_of_memory
 from vitsearch.errors import TrainingFailed, VitsearchError
 from vitsearch.models import VisionNetwork
-from vitsearch.tasks import Classification, Task, accuracy
+from vitsearch.tasks import Task, accuracy
 from vitsearch.training.checkpoint import (
     Position,
     named_state,
@@ -40,7 +40,6 @@ from vitsearch.training.checkpoint import (
     write_checkpoint,
 )
 from vitsearch.training.distributed import World
-from vitsearch.training.graphed import Graphed
 from vitsearch.training.optimize import make_optimizer, make_schedule
 from vitsearch.training.plan import EpochLog
 from vitsearch.training.randomness import seed_generators, seed_of
@@ -121,7 +120,6 @@ class Trainer:
             )
         if compiled:
             self.compile()
-        self.graphed = self._graphed() if compiled else None
         self.speed = 0.0
 
     def compile(self) -> None:
@@ -129,16 +127,6 @@ class Trainer:
             self.network.compile_layers()
         else:
             self.step_module.compile(dynamic=False)
-
-    def _graphed(self) -> Graphed | None:
-        """Where the network is one of ours and stays the same, and nothing but the GPU decides what comes next."""
-        alone = self.world.size == 1 and self.world.device.type == "cuda" and not self.scaler.is_enabled()
-        if not alone or self.leaves_some_out or type(self.task) is not Classification:
-            return None
-        if not isinstance(self.network, VisionNetwork):
-            return None
-        used = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
-        return Graphed(lambda images, targets: self.add_gradients(images, targets, 1), used, self.network)
 
     # --- the loop
 
@@ -215,8 +203,6 @@ class Trainer:
                 torch.cuda.empty_cache()
 
     def _gradients(self, images: Tensor, targets: Tensor, pieces: int) -> Tensor:
-        if self.graphed is not None and pieces == 1:
-            return self.graphed(images, targets)
         return self.add_gradients(images, targets, pieces)
 
     def add_gradients(

@@ -22,6 +22,7 @@ from vitsearch.data import Batch, ImageSource, evaluation_batches, open_data, op
 from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
 from vitsearch.latency.model import LATENCY, LatencyModel
+from vitsearch.models.recorded import GraphRecorder
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.predictor import digest_of_file, read_predictor
 from vitsearch.proxies import Proxy, Subject, parse_proxy
@@ -241,6 +242,8 @@ class SupernetEvaluator:
         usual = self.device.type == "cuda" and self.supernet.few_shapes
         if usual if compiled is None else compiled:
             self.supernet.compile()
+            if self.device.type == "cuda":
+                self.supernet.record_layers(GraphRecorder())
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)
         data, recipe = open_training_data(self.plan.data), self.plan.recipe

@@ -74,7 +74,7 @@ def test_layers_hand_over_without_copies() -> None:
     backward(recorded, space.region().largest(), images)
     layers = recorded._skeletons.recorded
     assert layers is not None
-    memories = [next(iter(held.values())) for held in layers._memories.values()]
+    memories = [next(iter(held.values())) for held in layers._training._of.values()]
     for before, after in pairwise(memories):
         assert after.input.data_ptr() == before.output.data_ptr()
         assert after.input_gradient.data_ptr() == before.gradient.data_ptr()
@@ -90,10 +90,32 @@ def test_a_forward_before_the_backward_is_an_error() -> None:
         first.backward(torch.ones_like(first))
 
 
-def test_looking_without_gradients_records_nothing() -> None:
-    plain, recorded, recorder = supernets("autoformer-micro")
+@pytest.mark.parametrize("space", ["autoformer-micro", "pit-tiny"])
+def test_looks_are_those_of_the_plain_supernet_and_leave_trainings_alone(space: str) -> None:
+    plain, recorded, recorder = supernets(space)
+    region, random = SPACES[space].region(), Random(2)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    largest = recorded.space.decode(region.largest())
+    logits = recorded(images, largest)  # goes backward below, after others were looked at
+    before = recorder.recorded
+    for _ in range(3):
+        architecture = recorded.space.decode(region.sample(random))
+        with torch.no_grad():
+            tokens, (first,) = recorded.trace(images, architecture, (0,))
+            expected, (expected_first,) = plain.trace(images, architecture, (0,))
+            recorded(images.flip(0), architecture)  # writes where the first look did
+        assert torch.equal(tokens, expected)
+        assert torch.equal(first, expected_first)
+    assert recorder.recorded > before
+    logits.sum().backward()
+    plain(images, largest).sum().backward()
+    torch.testing.assert_close(recorded.pos_embed.grad, plain.pos_embed.grad)
+
+
+def test_each_precision_is_recorded_by_itself() -> None:
+    plain, recorded, _ = supernets("autoformer-micro")
     architecture = recorded.space.decode(recorded.space.region().smallest())
     images = torch.randn(2, 3, 32, 32)
-    with torch.no_grad():
-        assert torch.equal(recorded(images, architecture), plain(images, architecture))
-    assert recorder.recorded == 0
+    for half in (False, True, False):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+            assert torch.equal(recorded(images, architecture), plain(images, architecture)), half

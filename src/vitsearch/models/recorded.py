@@ -1,4 +1,4 @@
-"""Each layer of a supernet, in each of its shapes, as two launches: one forward, one backward.
+"""Each layer of a supernet, in each of its shapes, as two launches: one forward, one backward. Looking takes one.
 
 A supernet trains another network at every step, so that no whole step can be recorded as a CUDA graph; but its layers
 have few shapes. Launching their kernels one by one takes the CPU as long as the GPU needs to run them, and the thread
@@ -9,12 +9,14 @@ that prepares batches has to wait for its turn.
     next layer:  its input is this layer's output, and its input_gradient this layer's gradient: nothing is copied
 
 What the forward keeps for the backward is in memory of the layer too. So a layer must have gone backward before
-another network goes forward through it; where it has not, the backward says so.
+another network goes forward through it; where it has not, the backward says so. Looking, without gradients, has memory
+of its own: an output is there until the next network is looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
@@ -25,7 +27,7 @@ MOST = 2048
 """Recorded layers; what comes after is launched kernel by kernel."""
 WARM = 2
 Work = Callable[[], None]
-Apply = Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Sequence[Tensor]], Tensor]
+Apply = Callable[..., Tensor]
 
 
 class Recorder(Protocol):
@@ -52,22 +54,48 @@ class GraphRecorder:
 
     def record(self, work: Work, pool: Any) -> Work:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            work()
+        try:
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                work()
+        except RuntimeError as error:  # what ends a failed recording hides why it failed
+            raise error.__context__ if isinstance(error.__context__, torch.cuda.OutOfMemoryError) else error from None
         return graph.replay
 
 
 class LayerMemory:
     """Fixed memory of one layer for batches of one size, wide enough for its largest shape."""
 
-    def __init__(self, x: Tensor, width: int, pool: Any, before: LayerMemory | None) -> None:
+    def __init__(self, x: Tensor, width: int, pool: Any, before: LayerMemory | None, trains: bool) -> None:
         size = x.numel() // x.shape[-1] * width
         self.pool, self.uses = pool, 0
-        self.output, self.gradient = (torch.zeros(size, dtype=x.dtype, device=x.device) for _ in range(2))
+        self.output = torch.zeros(size, dtype=x.dtype, device=x.device)
+        self.gradient = torch.zeros_like(self.output) if trains else self.output
         if before is not None and before.output.numel() >= size:
             self.input, self.input_gradient = before.output, before.gradient
         else:
-            self.input, self.input_gradient = torch.zeros_like(self.output), torch.zeros_like(self.output)
+            self.input = torch.zeros_like(self.output)
+            self.input_gradient = torch.zeros_like(self.output) if trains else self.input
+
+
+class Memories:
+    """Those of all layers. What is trained has a pool for each layer; of a look nothing is kept: one pool is enough."""
+
+    def __init__(self, recorder: Recorder, trains: bool) -> None:
+        self.recorder, self.trains = recorder, trains
+        self._pool: Any = None
+        self._of: WeakKeyDictionary[nn.Module, dict[Any, LayerMemory]] = WeakKeyDictionary()
+        self._outputs: dict[int, LayerMemory] = {}
+
+    def get(self, source: nn.Module, x: Tensor) -> LayerMemory:
+        memories = self._of.setdefault(source, {})
+        key = (x.shape[:-1], x.dtype)
+        if key not in memories:
+            if self.trains or self._pool is None:
+                self._pool = self.recorder.pool()
+            width = cast(nn.LayerNorm, source.norm1).normalized_shape[0]
+            memory = LayerMemory(x, width, self._pool, self._outputs.get(x.data_ptr()), self.trains)
+            memories[key] = self._outputs[memory.output.data_ptr()] = memory
+        return memories[key]
 
 
 def filled(memory: Tensor, value: Tensor) -> Tensor:
@@ -150,15 +178,31 @@ class Replay(torch.autograd.Function):
         return None, None, *layer.backward(gradients[0], ctx.use)
 
 
+class RecordedLook:
+    def __init__(self, run: Callable[[Tensor], Tensor], x: Tensor, memory: LayerMemory, recorder: Recorder) -> None:
+        self.memory = memory
+        inputs, self.output = filled(memory.input, x), memory.output[: x.numel()].view(x.shape)
+
+        def forward() -> None:
+            self.output.copy_(run(inputs))
+
+        recorder.warm(forward)
+        self._forward = recorder.record(forward, memory.pool)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        filled(self.memory.input, x)
+        self._forward()
+        return self.output
+
+
 class RecordedLayers:
     """Recorded when they are first needed."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self._memories: WeakKeyDictionary[nn.Module, dict[Any, LayerMemory]] = WeakKeyDictionary()
-        self._outputs: dict[int, LayerMemory] = {}
+        self._training, self._looking = Memories(recorder, trains=True), Memories(recorder, trains=False)
         self._made: WeakKeyDictionary[nn.Module, dict[Any, RecordedLayer]] = WeakKeyDictionary()
-        self._count = 0
+        self._looks: WeakKeyDictionary[nn.Module, dict[Any, RecordedLook]] = WeakKeyDictionary()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RecordedLayers:
         return RecordedLayers(self.recorder)  # the copy has weights of its own
@@ -174,21 +218,24 @@ class RecordedLayers:
         factors: Sequence[Tensor],
     ) -> Tensor:
         """`apply` on the weights of `source`. `shape` tells the shapes of a layer apart."""
-        made = self._made.setdefault(source, {})
-        key = (shape, x.shape, x.dtype, len(factors))
-        if key not in made:
-            if self._count >= MOST:
+        precision = torch.is_autocast_enabled(x.device.type), torch.get_autocast_dtype(x.device.type)
+        key = (shape, x.shape, x.dtype, len(factors), precision)
+        if torch.is_grad_enabled() and x.requires_grad:
+            made = self._made.setdefault(source, {})
+            if key not in made and not has_room(self._made):
                 return apply(parameters, constants, x, factors)
-            memory = self._memory(source, x)
-            made[key] = RecordedLayer(apply, parameters, constants, x, factors, memory, self.recorder)
-            self._count += 1
-        return cast(Tensor, Replay.apply(made[key], factors, x, *parameters.values()))
+            if key not in made:
+                memory = self._training.get(source, x)
+                made[key] = RecordedLayer(apply, parameters, constants, x, factors, memory, self.recorder)
+            return cast(Tensor, Replay.apply(made[key], factors, x, *parameters.values()))
+        looks = self._looks.setdefault(source, {})
+        if torch.is_grad_enabled() or factors or (key not in looks and not has_room(self._looks)):
+            return apply(parameters, constants, x, factors)
+        if key not in looks:
+            once = partial(apply, parameters, constants, factors=())
+            looks[key] = RecordedLook(once, x, self._looking.get(source, x), self.recorder)
+        return looks[key](x)
 
-    def _memory(self, source: nn.Module, x: Tensor) -> LayerMemory:
-        memories = self._memories.setdefault(source, {})
-        key = (x.shape[:-1], x.dtype)
-        if key not in memories:
-            width = cast(nn.LayerNorm, source.norm1).normalized_shape[0]
-            memory = LayerMemory(x, width, self.recorder.pool(), self._outputs.get(x.data_ptr()))
-            memories[key] = self._outputs[memory.output.data_ptr()] = memory
-        return memories[key]
+
+def has_room(recorded: Mapping[nn.Module, Mapping[Any, Any]]) -> bool:
+    return sum(map(len, recorded.values())) < MOST

@@ -126,7 +126,7 @@ class Skeleton:
             self._places[source] = self.places(source)
         parameters, buffers = ({name: held[key] for name, held, key in places} for places in self._places[source])
         constants = self._own_constants(x.device) or buffers
-        if self.recorded is None or not torch.is_grad_enabled() or not x.requires_grad:
+        if self.recorded is None:
             return self.apply(parameters, constants, x, factors)
         return self.recorded.run(self, self.apply, source, parameters, constants, x, factors)
 

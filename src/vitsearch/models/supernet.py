@@ -123,7 +123,7 @@ class Supernet(nn.Module):
             x = x if index else embed(x, frame.get("cls_token"), frame.get("pos_embed"))
             for own, block, rate in zip(source[1], blocks, rates, strict=False):
                 x = x if block is None else block(own, x, self._factors(x, rate))
-                found += [x] if number in taps else []
+                found += [x if x.requires_grad else x.clone()] if number in taps else []  # layers write where they did
                 number += 1
         if architecture.final_norm:
             width = architecture.stages[-1].width

@@ -53,6 +53,7 @@ class SupernetTrainer(Trainer):
 
     step_kind = SupernetStep
     leaves_some_out = True
+    _records = False
 
     def __init__(
         self,
@@ -73,8 +74,16 @@ class SupernetTrainer(Trainer):
         """Layer by layer, since the network changes at every step and its layers have few shapes."""
         for network in (self.network, self.best_network()):
             cast(Supernet, network).compile()
-        if self.world.device.type == "cuda" and self.world.size == 1:
+        self._records = self.world.device.type == "cuda" and self.world.size == 1
+        self._record()
+
+    def _record(self) -> None:
+        if self._records:
             cast(Supernet, self.network).record_layers(GraphRecorder())
+
+    def make_room(self) -> None:
+        self._record()  # anew, for the batches to come
+        super().make_room()
 
     @cached_property
     def largest(self) -> Settings:

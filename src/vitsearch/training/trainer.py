@@ -199,8 +199,12 @@ class Trainer:
                 self.optimizer.zero_grad(set_to_none=True)
             log.warning("out of memory: batches of %d in %d pieces from here on", len(images), pieces)
             self.position = replace(self.position, micro_batches=pieces)
-            if images.is_cuda:
-                torch.cuda.empty_cache()
+            self.make_room()
+
+    def make_room(self) -> None:
+        """Give back what is not needed for smaller batches."""
+        if self.world.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _gradients(self, images: Tensor, targets: Tensor, pieces: int) -> Tensor:
         return self.add_gradients(images, targets, pieces)

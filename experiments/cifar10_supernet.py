@@ -187,14 +187,14 @@ def draw(space: Space, geometry: Geometry, limits: Limits, name: str, count: int
 def retrain(options: argparse.Namespace, found: Row, geometry: Geometry, recipe: Recipe, until: float) -> bool:
     """What is known of the networks and not trained yet; whether all of it is done."""
     rows: list[Row] = found.setdefault("retrained", [])
-    groups = [("winner", "largest", "random"), ("spread",)]
+    near, spread = ("winner", "largest", "random"), ("spread",)
     trainings = [
         Training(
             name=name,
             plan=TrainingPlan(settings=settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed),
         )
-        for group in groups
         for seed in range(options.seeds)
+        for group in ((spread, near) if seed else (near, spread))  # second seeds of many say how far seeds differ
         for name, settings in found["networks"].items()
         if name.startswith(group)
     ]

@@ -2,7 +2,7 @@
 
     python experiments/cifar10_supernet.py --data parquet:cifar10 --work runs/cifar10 --device cuda --commit HASH
 
-32 px, patch 4, space `autoformer-tiny`:
+32 px, patch 4, space `autoformer-tiny`; every training is guided by the same small convolutional teacher:
 1. one supernet, `vitsearch supernet train`, each step one network drawn knob by knob;
 2. `vitsearch search --strategy evolution --objective supernet:...` under 6 M parameters, on the validation part;
 3. from scratch, with the same recipe and each seed: the winner, 8 random networks of 5.8 to 6.0 M, the largest network
@@ -29,16 +29,19 @@ from typing import Any
 
 import torch
 from common import RESULTS, circumstances, write
+from teachers import about_teacher, add_teacher_options, guided
 from trainings import Training, by_name, difference, seed_spread, train_all
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.data import open_training_data
 from vitsearch.environment import pick_device
+from vitsearch.errors import VitsearchError
 from vitsearch.evaluate import SupernetEvaluator
 from vitsearch.ranking import bootstrap_agreement, kendall
 from vitsearch.spaces import SPACES, Space
 from vitsearch.study import run_search
+from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe, change
 from vitsearch.training.run import Machine, train_network
@@ -53,23 +56,26 @@ def main() -> None:
     space = SPACES[options.space].with_patch_size(options.patch_size)
     data = open_training_data(options.data)
     geometry = Geometry(image_size=options.image_size, classes=data.classes, channels=3)
-    recipe = change(RECIPES["small-images"], {"image_size": str(options.image_size)} | dict(options.set))
+    recipe = change(RECIPES["small-images-guided"], {"image_size": str(options.image_size)} | dict(options.set))
     path = options.out / FILE
     found: Row = json.loads(path.read_text()) if path.exists() else {}
     found |= {"command": options.command, "data": Path(options.data).name, "space": space.name}
+    taught = guided(options, geometry)
     found |= about(device, options) | {"recipe": recipe.to_json()}
+    if found.setdefault("teacher", about_teacher(taught)) != about_teacher(taught):
+        raise VitsearchError(f"{path} was made with another teacher: give --teacher, or another --out")
     found.setdefault("networks", others(options, space, geometry))
     until = time.monotonic() + 60 * options.minutes
     with ThreadPoolExecutor(1) as beside:
-        retrained = beside.submit(retrain, options, found, geometry, recipe, until)
+        retrained = beside.submit(retrain, options, found, geometry, recipe, taught, until)
         if options.at_once == 1:  # in this very process: one after the other
             retrained.result()
         if "supernet" not in found:
             supernet_recipe = replace(recipe, epochs=options.supernet_epochs, batch_size=options.supernet_batch)
-            found |= train_supernet(options, space, geometry, supernet_recipe, device, found["networks"])
+            found |= train_supernet(options, space, geometry, supernet_recipe, taught, device, found["networks"])
             keep(options, found)
         retrained.result()
-    found["complete"] = retrain(options, found, geometry, recipe, until)  # the winner too
+    found["complete"] = retrain(options, found, geometry, recipe, taught, until)  # the winner too
     found["reading"] = read(found)
     keep(options, found)
     print(json.dumps(found["reading"], indent=1))
@@ -83,7 +89,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--space", default="autoformer-tiny")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--patch-size", type=int, default=4)
-    parser.add_argument("--supernet-epochs", type=int, default=60)
+    parser.add_argument("--supernet-epochs", type=int, default=24)
     parser.add_argument("--supernet-batch", type=int, default=512)
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--budget", type=float, default=6.0, help="millions of parameters")
@@ -92,6 +98,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--spread", type=int, default=24)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--set", type=lambda text: tuple(text.split("=", 1)), action="append", default=[])
+    add_teacher_options(parser)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--device", default="auto")
@@ -100,7 +107,7 @@ def read_options() -> argparse.Namespace:
     options.command = " ".join(
         f"--{name.replace('_', '-')} {value}"
         for name, value in vars(options).items()
-        if name not in ("work", "out", "data", "commit", "set")
+        if name not in ("work", "out", "data", "commit", "set", "teacher")
     )
     return options
 
@@ -123,6 +130,7 @@ def train_supernet(
     space: Space,
     geometry: Geometry,
     recipe: Recipe,
+    taught: Distillation | None,
     device: torch.device,
     others: dict[str, Settings],
 ) -> Row:
@@ -133,6 +141,7 @@ def train_supernet(
         geometry=geometry,
         data=options.data,
         recipe=recipe,
+        distillation=taught,
     )
     folder = options.work / "supernet"
     machine = Machine(device=options.device, evaluate_every=max(1, recipe.epochs // 10))
@@ -184,14 +193,28 @@ def draw(space: Space, geometry: Geometry, limits: Limits, name: str, count: int
     return {f"{name}-{number}": region.sample(random) for number in range(count)}
 
 
-def retrain(options: argparse.Namespace, found: Row, geometry: Geometry, recipe: Recipe, until: float) -> bool:
+def retrain(
+    options: argparse.Namespace,
+    found: Row,
+    geometry: Geometry,
+    recipe: Recipe,
+    taught: Distillation | None,
+    until: float,
+) -> bool:
     """What is known of the networks and not trained yet; whether all of it is done."""
     rows: list[Row] = found.setdefault("retrained", [])
     near, spread = ("winner", "largest", "random"), ("spread",)
     trainings = [
         Training(
             name=name,
-            plan=TrainingPlan(settings=settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed),
+            plan=TrainingPlan(
+                settings=settings,
+                geometry=geometry,
+                data=options.data,
+                recipe=recipe,
+                seed=seed,
+                distillation=taught,
+            ),
         )
         for seed in range(options.seeds)
         for group in ((spread, near) if seed else (near, spread))  # second seeds of many say how far seeds differ

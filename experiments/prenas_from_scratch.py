@@ -15,6 +15,7 @@ from typing import Any
 
 from prenas_training import add_options, choose, inputs
 from sittings import Sittings, kept, seed_by_seed, spread
+from teachers import about_teacher, guided
 from trainings import Training, train_one
 
 from vitsearch.architecture import Settings
@@ -38,12 +39,21 @@ def main() -> None:
     options = parser.parse_args()
     geometry, recipe = inputs(options)
     chosen = kept(FILE, options).get("networks") or networks(options, geometry)
+    taught = guided(options, geometry)
     about = {"data": Path(options.data).name, "space": options.space, "recipe": recipe.to_json(), "networks": chosen}
+    about |= {"teacher": about_teacher(taught)}
     sittings = Sittings(FILE, options, about)
     trainings = {
         f"{name}-{seed}": Training(
             name=name,
-            plan=TrainingPlan(settings=settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed),
+            plan=TrainingPlan(
+                settings=settings,
+                geometry=geometry,
+                data=options.data,
+                recipe=recipe,
+                seed=seed,
+                distillation=taught,
+            ),
         )
         for seed in range(options.seeds)
         for name, settings in chosen.items()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sittings import Sittings, add_sitting_options, kept, seed_by_seed
+from teachers import about_teacher, add_teacher_options, guided
 
 from vitsearch.architecture import Settings
 from vitsearch.arguments import read_budgets
@@ -24,6 +25,7 @@ from vitsearch.data import open_training_data
 from vitsearch.evaluate import SupernetEvaluator
 from vitsearch.methods.preselection import Budgets, Preselected, preselect
 from vitsearch.spaces import SPACES
+from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe, change
 from vitsearch.training.run import Machine, train_network
@@ -38,10 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", default="autoformer-tiny")
     parser.add_argument("--image-size", type=int, default=32)
     parser.add_argument("--patch-size", type=int, default=4)
-    parser.add_argument("--recipe", default="small-images")
+    parser.add_argument("--recipe", default="small-images-guided")
     parser.add_argument("--set", action="append", default=[], help="a field of the recipe: epochs=100")
     parser.add_argument("--draws", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
+    add_teacher_options(parser)
     add_sitting_options(parser)
 
 
@@ -56,10 +59,12 @@ def main() -> None:
         {"budget": pick.budget, "settings": pick.settings, "params": pick.cost.params}
         for pick in choose(options, geometry, options.budgets, "chosen").picks
     ]
+    taught = guided(options, geometry)
     about = {"data": Path(options.data).name, "space": options.space, "recipe": recipe.to_json(), "picks": picks}
+    about |= {"teacher": about_teacher(taught)}
     sittings = Sittings(FILE, options, about)
     names = {(scheme, seed): f"{scheme}-{seed}" for seed in range(options.seeds) for scheme in options.schemes}
-    work = partial(train, options, [pick["settings"] for pick in picks], geometry, recipe)
+    work = partial(train, options, [pick["settings"] for pick in picks], geometry, recipe, taught)
     complete = sittings.run(work, {name: cell for cell, name in names.items()})
     accuracies = {
         scheme: [row["top1"] for seed in range(options.seeds) if (row := sittings.row(names[scheme, seed]))]
@@ -97,7 +102,12 @@ def choose(
 
 
 def train(
-    options: argparse.Namespace, settings: list[Settings], geometry: Geometry, recipe: Recipe, cell: tuple[str, int]
+    options: argparse.Namespace,
+    settings: list[Settings],
+    geometry: Geometry,
+    recipe: Recipe,
+    taught: Distillation | None,
+    cell: tuple[str, int],
 ) -> dict[str, Any]:
     """Accuracy of every chosen network in the supernet of this scheme and seed."""
     scheme, seed = cell
@@ -111,6 +121,7 @@ def train(
         data=options.data,
         recipe=recipe,
         seed=seed,
+        distillation=taught,
     )
     done = train_network(plan, folder, machine=Machine(device=options.device), resume=True)
     evaluator = SupernetEvaluator(folder, device=options.device)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sittings import Sittings, add_sitting_options, kept, seed_by_seed, spread
+from teachers import train_teacher
 from trainings import Training, train_one
 
 from vitsearch.architecture import Settings
@@ -28,9 +29,9 @@ from vitsearch.data import open_training_data
 from vitsearch.evaluate import score
 from vitsearch.spaces import SPACES, cost_of, sample
 from vitsearch.training.distill import distillation
-from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.plan import Parts, TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe, change
-from vitsearch.training.run import Machine, train_network
+from vitsearch.training.run import Machine
 
 FILE = "proxy_winners.json"
 SEARCHED: dict[str, dict[str, Any]] = {
@@ -116,20 +117,12 @@ def train_all(
     return sittings.run(partial(train_one, folder=options.work, machine=machine), cells)
 
 
-def teacher(options: argparse.Namespace, geometry: Geometry) -> Any:
+def teacher(options: argparse.Namespace, geometry: Geometry) -> Path:
     recipe = replace(RECIPES["autoprox-teacher"], epochs=options.teacher_epochs)
-    plan = TrainingPlan(
-        timm="vitsearch_resnet56",
-        geometry=replace(geometry, image_size=recipe.image_size),
-        data=options.data,
-        parts="train+validation",
-        recipe=recipe,
+    whole: Parts = "train+validation"
+    return train_teacher(
+        options.work / "teacher", recipe, data=options.data, geometry=geometry, device=options.device, parts=whole
     )
-    machine = Machine(device=options.device, compiled=False)  # short, and long to compile
-    folder = options.work / "teacher"
-    found = train_network(plan, folder, machine=machine, resume=True)
-    print(f"teacher: {found.result['test_top1']:.2f} %", flush=True)
-    return folder
 
 
 def row_of(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vitsearch.data import Augmentation
 from vitsearch.training.recipe import RECIPES, Recipe
 
@@ -22,23 +24,31 @@ RECIPES.add(
         crop_percent=1.0,
     ),
 )
+SMALL_IMAGES = Recipe(
+    source="vitsearch: tens of thousands of small images from scratch, in minutes on a GPU",
+    image_size=32,
+    epochs=30,
+    batch_size=512,
+    optimizer="nadamuon",
+    learning_rate=4e-3,
+    minimum_rate=1e-6,
+    warmup_epochs=2,
+    steps_of="step",
+    augmentation=Augmentation(crop="padded", interpolation="bilinear"),
+    cutmix=1.0,
+    label_smoothing=0.1,
+    clip=1.0,
+    crop_percent=1.0,
+)
+RECIPES.add("small-images", SMALL_IMAGES)
 RECIPES.add(
-    "small-images",
-    Recipe(
-        source="vitsearch: tens of thousands of small images from scratch, in minutes on a GPU",
-        image_size=32,
-        epochs=30,
-        batch_size=512,
-        optimizer="nadamuon",
-        learning_rate=4e-3,
-        minimum_rate=1e-6,
-        warmup_epochs=2,
-        steps_of="step",
-        augmentation=Augmentation(crop="padded", interpolation="bilinear"),
-        cutmix=1.0,
-        label_smoothing=0.1,
-        clip=1.0,
-        crop_percent=1.0,
+    "small-images-guided",
+    replace(
+        SMALL_IMAGES,
+        source="vitsearch: small-images with a convolutional teacher (--distill), in a quarter of the epochs",
+        epochs=8,
+        warmup_epochs=1,
+        cutmix=0.0,
     ),
 )
 RECIPES.add(

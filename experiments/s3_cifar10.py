@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sittings import Sittings, add_sitting_options, seed_by_seed, spread
+from teachers import about_teacher, add_teacher_options, guided
 
-from vitsearch.architecture import Settings
 from vitsearch.arguments import read_quantity
 from vitsearch.cost import Geometry, Limits
 from vitsearch.data import open_training_data
@@ -30,6 +30,7 @@ from vitsearch.methods.space_moves import Rules, check_steps
 from vitsearch.methods.space_study import Evolved, Training
 from vitsearch.spaces import cost_of
 from vitsearch.study import run_search
+from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe, change
 from vitsearch.training.run import Machine, train_network
@@ -50,43 +51,50 @@ def main() -> None:
     parser.add_argument("--patch-size", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=2)
     parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--recipe", default="small-images")
-    parser.add_argument("--set", action="append", default=[], help="a field of the supernets' recipe: epochs=100")
-    parser.add_argument("--retrain-set", action="append", default=[], help="the same for the networks' own")
+    parser.add_argument("--recipe", default="small-images", help="of the supernets")
+    parser.add_argument("--set", action="append", default=[], help="a field of that recipe: epochs=100")
+    parser.add_argument("--retrain", default="small-images-guided", help="recipe of the networks that are found")
+    parser.add_argument("--set-retrain", action="append", default=[], help="a field of that recipe")
     parser.add_argument("--max-macs", default="400M", help="of the network that is searched in each space")
     parser.add_argument("--trials", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
+    add_teacher_options(parser)
     add_sitting_options(parser)
     options = parser.parse_args()
+    taught = guided(options, geometry_of(options))
     about = {
         "data": Path(options.data).name,
         "space": options.space,
         "steps": options.step,
-        "supernet_recipe": recipe_of(options, options.set).to_json(),
-        "network_recipe": recipe_of(options, options.retrain_set).to_json(),
+        "supernet_recipe": recipe_of(options, options.recipe, options.set).to_json(),
+        "network_recipe": recipe_of(options, options.retrain, options.set_retrain).to_json(),
+        "teacher": about_teacher(taught),
         "max_macs": options.max_macs,
     }
     sittings = Sittings("s3_cifar10.json", options, about)
-    complete = sittings.run(partial(one_seed, options), {f"seed-{seed}": seed for seed in range(options.seeds)})
+    complete = sittings.run(partial(one_seed, options, taught), {f"seed-{seed}": seed for seed in range(options.seeds)})
     rows = summary(sorted(sittings.rows, key=lambda row: row["seed"]))
     sittings.write({"complete": complete, "summary": rows})
     for row in rows:
         print(row)
 
 
-def recipe_of(options: argparse.Namespace, changes: list[str]) -> Recipe:
+def recipe_of(options: argparse.Namespace, name: str, changes: list[str]) -> Recipe:
     edits = dict(each.split("=", 1) for each in changes)
-    return replace(change(RECIPES[options.recipe], edits), image_size=options.image_size)
+    return replace(change(RECIPES[name], edits), image_size=options.image_size)
 
 
-def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    classes = open_training_data(options.data).classes
-    geometry = Geometry(image_size=options.image_size, classes=classes)
+def geometry_of(options: argparse.Namespace) -> Geometry:
+    return Geometry(image_size=options.image_size, classes=open_training_data(options.data).classes)
+
+
+def one_seed(options: argparse.Namespace, taught: Distillation | None, seed: int) -> dict[str, Any]:
+    geometry = geometry_of(options)
     machine = Machine(device=options.device)
     evolved = evolve_space(
         options.space,
         out=options.work / f"evolution-{seed}",
-        training=Training(data=options.data, recipe=recipe_of(options, options.set)),
+        training=Training(data=options.data, recipe=recipe_of(options, options.recipe, options.set)),
         iterations=options.iterations,
         samples=options.samples,
         rules=Rules(steps=check_steps(options.step), most_steps=options.most_steps),
@@ -100,7 +108,7 @@ def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     spaces = []
     for number, space in enumerate(evolved.spaces):
         row = space | {"space": NAMES[number], "errors": errors[number]}
-        row["best"] = best_network(options, evolved, number, geometry, seed)
+        row["best"] = best_network(options, evolved, number, geometry, taught, seed)
         spaces.append(row)
         print(f"seed {seed} space {NAMES[number]}: E-T {space['error']:.2f}, best {row['best']}", flush=True)
     if seed == 0:
@@ -111,7 +119,12 @@ def one_seed(options: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def best_network(
-    options: argparse.Namespace, evolved: Evolved, number: int, geometry: Geometry, seed: int
+    options: argparse.Namespace,
+    evolved: Evolved,
+    number: int,
+    geometry: Geometry,
+    taught: Distillation | None,
+    seed: int,
 ) -> dict[str, Any] | None:
     """The most accurate in its supernet below the budget, and its accuracy from scratch; None where nothing fits."""
     folder = evolved.path / f"supernet-{number}"
@@ -136,17 +149,14 @@ def best_network(
     best = search.study.best
     assert best is not None
     cost = cost_of(best.settings, geometry)
-    retrained = retrain(options, best.settings, geometry, f"retrained-{seed}-{number}", seed)
+    recipe = recipe_of(options, options.retrain, options.set_retrain)
+    plan = TrainingPlan(
+        settings=best.settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed, distillation=taught
+    )
+    machine = Machine(device=options.device)
+    retrained = train_network(plan, options.work / f"retrained-{seed}-{number}", machine=machine, resume=True)
     shown = {"settings": best.settings, "params": cost.params, "macs": cost.macs}
-    return shown | {"inherited_top1": best.measured[objective], "retrained_top1": retrained}
-
-
-def retrain(options: argparse.Namespace, settings: Settings, geometry: Geometry, name: str, seed: int) -> float:
-    """On the test part."""
-    recipe = recipe_of(options, options.retrain_set)
-    plan = TrainingPlan(settings=settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed)
-    done = train_network(plan, options.work / name, machine=Machine(device=options.device), resume=True)
-    return float(done.result["test_top1"])
+    return shown | {"inherited_top1": best.measured[objective], "retrained_top1": retrained.result["test_top1"]}
 
 
 def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sittings import add_sitting_options
+from teachers import about_teacher, add_teacher_options, guided
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
@@ -48,11 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch-sizes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--recipe", default="vitas-weak", help="of the supernets")
     parser.add_argument("--set", action="append", default=[], help="a field of that recipe: epochs=100")
-    parser.add_argument("--retrain", default="small-images", help="recipe of the networks that are found")
+    parser.add_argument("--retrain", default="small-images-guided", help="recipe of the networks found")
     parser.add_argument("--set-retrain", action="append", default=[], help="a field of that recipe")
     parser.add_argument("--population", type=int, default=50)
     parser.add_argument("--generations", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
+    add_teacher_options(parser)
     add_sitting_options(parser)
 
 
@@ -67,11 +69,13 @@ class Bench:
         self.recipe = self._recipe(options.recipe, options.set)
         self.retrained = self._recipe(options.retrain, options.set_retrain)
         self.space = SPACES[options.space].with_patch_size(options.patch_sizes)
+        self.taught = guided(options, self.geometry)
 
     def about(self) -> dict[str, Any]:
         recipes = {"recipe": self.recipe.to_json(), "retrain": self.retrained.to_json()}
         trials = self.options.population * self.options.generations
-        return {"data": Path(self.options.data).name, "space": self.options.space, **recipes, "trials": trials}
+        about = {"data": Path(self.options.data).name, "space": self.options.space, **recipes, "trials": trials}
+        return about | {"teacher": about_teacher(self.taught)}
 
     def _recipe(self, name: str, given: list[str]) -> Recipe:
         fields = dict(each.split("=", 1) for each in given)
@@ -126,9 +130,14 @@ class Bench:
         }
 
     def retrain(self, name: str, settings: Settings, seed: int) -> float:
-        """Accuracy on the test part, from scratch."""
+        """Accuracy on the test part, from scratch, guided by the teacher; supernets are not."""
         plan = TrainingPlan(
-            settings=settings, geometry=self.geometry, data=self.options.data, recipe=self.retrained, seed=seed
+            settings=settings,
+            geometry=self.geometry,
+            data=self.options.data,
+            recipe=self.retrained,
+            seed=seed,
+            distillation=self.taught,
         )
         machine = Machine(device=self.options.device)
         done = train_network(plan, Path(self.options.work) / f"retrain-{name}-{seed}", machine=machine, resume=True)

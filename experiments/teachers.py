@@ -24,7 +24,7 @@ NETWORK = "vitsearch_resnet56"
 
 
 def add_teacher_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--guidance", default="locality", help="as `vitsearch train --distill-kind`; none: no teacher")
+    parser.add_argument("--guidance", default="locality+soft", help="as --distill-kind of `vitsearch train`, or none")
     parser.add_argument("--teacher", type=Path, help="a trained one; else ResNet-56 is trained, in --work")
     parser.add_argument("--teacher-epochs", type=int, default=16)
 

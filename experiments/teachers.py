@@ -21,12 +21,14 @@ from vitsearch.training.recipe import RECIPES, Recipe, change
 from vitsearch.training.run import Machine, train_network
 
 NETWORK = "vitsearch_resnet56"
+SGD = {"optimizer": "sgd", "learning_rate": "0.4", "weight_decay": "5e-4", "clip": "5"}
+SGD |= {"cutmix": "0", "label_smoothing": "0"}
 
 
 def add_teacher_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--guidance", default="locality+soft", help="as --distill-kind of `vitsearch train`, or none")
     parser.add_argument("--teacher", type=Path, help="a trained one; else ResNet-56 is trained, in --work")
-    parser.add_argument("--teacher-epochs", type=int, default=16)
+    parser.add_argument("--teacher-epochs", type=int, default=20)
 
 
 def guided(options: argparse.Namespace, geometry: Geometry) -> Distillation | None:
@@ -35,8 +37,7 @@ def guided(options: argparse.Namespace, geometry: Geometry) -> Distillation | No
         return None
     folder = options.teacher
     if folder is None:
-        edits = {"epochs": str(options.teacher_epochs), "batch_size": "1024", "cutmix": "0", "label_smoothing": "0"}
-        recipe = change(RECIPES["small-images"], edits)
+        recipe = change(RECIPES["small-images"], SGD | {"epochs": str(options.teacher_epochs)})
         folder = train_teacher(
             options.work / "teacher", recipe, data=options.data, geometry=geometry, device=options.device
         )

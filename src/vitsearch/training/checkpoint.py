@@ -65,8 +65,11 @@ def restore_optimizer(
         prefix = f"optimizer.{name}."
         found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         for key, value in found.items():
-            on_device = value if key == "step" else value.to(parameter.device)
-            optimizer.state[parameter][key] = on_device.clone()
+            if value.shape == parameter.shape:  # in memory as the parameter is, which may be channels last
+                optimizer.state[parameter][key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+            else:
+                on_device = value if key == "step" else value.to(parameter.device)
+                optimizer.state[parameter][key] = on_device.clone()
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], position: Position, about: Mapping[str, Any]) -> None:

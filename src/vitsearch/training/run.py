@@ -56,6 +56,7 @@ from vitsearch.training.plan import (
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
 from vitsearch.training.supernet import SupernetTrainer, supernet_space
+from vitsearch.training.teacher import on_device
 from vitsearch.training.trainer import Progress, Trainer
 from vitsearch.training.transfer import fit_weights, load_weights
 
@@ -104,7 +105,8 @@ def train_network(
     with join_world(how.device) as world, borrowed_generators(world.device):
         dataset = open_training_data(plan.data)
         check_plan(plan, dataset)
-        network = make_network(plan).to(world.device)
+        made = make_network(plan)
+        network = made.to(world.device) if plan.timm is None else on_device(made, world.device)
         task = make_task(plan, network, world.device)
         loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
         environment = describe_environment(world.device) | {

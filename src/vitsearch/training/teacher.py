@@ -56,6 +56,8 @@ class Teacher(nn.Module):
         size = (self.image_size, self.image_size)
         if tuple(images.shape[2:]) != size:
             images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
+        if images.is_cuda:
+            images = images.contiguous(memory_format=torch.channels_last)
         network: Any = self.network
         if not self.widths:
             return Seen(network(images), {})
@@ -95,7 +97,13 @@ def open_teacher(text: str, *, classes: int | None, channels: int, device: torch
         raise VitsearchError(
             f"`teacher` must take the {channels} channels of the data, but {text!r} takes {stem.in_channels}"
         )
-    return Teacher(network, int(found.pretrained_cfg["input_size"][-1])).to(device)
+    return Teacher(on_device(network, device), int(found.pretrained_cfg["input_size"][-1])).to(device)
+
+
+def on_device(network: nn.Module, device: torch.device) -> nn.Module:
+    """There, channels last on a GPU: half-precision convolutions are several times as fast."""
+    network = network.to(device)
+    return network.to(memory_format=torch.channels_last) if device.type == "cuda" else network
 
 
 def _from_folder(text: str) -> nn.Module:

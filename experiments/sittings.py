@@ -76,7 +76,10 @@ class Sittings:
 def in_time(
     work: Callable[[Cell], Row], cells: Mapping[str, Cell], *, at_once: int, until: float
 ) -> Iterator[tuple[str, Row]]:
-    """Rows as they come; after `until` (of `time.monotonic`) no cell is begun."""
+    """Rows as they come; after `until` (of `time.monotonic`) no cell is begun.
+
+    Of cells that fail beside others the first error is raised when there is nothing more to come.
+    """
     if at_once == 1:
         for name, cell in cells.items():
             if time.monotonic() < until:
@@ -84,6 +87,7 @@ def in_time(
         return
     coming = iter(cells.items())
     running: dict[Future[Row], str] = {}
+    failed: list[BaseException] = []
     with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
         while True:
             while len(running) < at_once and time.monotonic() < until:
@@ -92,9 +96,16 @@ def in_time(
                     break
                 running[pool.submit(work, cell)] = name  # type: ignore[arg-type]
             if not running:
-                return
+                break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), future.result()
+                name, error = running.pop(future), future.exception()
+                if error is None:
+                    yield name, future.result()
+                else:
+                    print(f"{name} failed: {error}", flush=True)
+                    failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def spread(values: Sequence[float]) -> Row | None:

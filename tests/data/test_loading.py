@@ -306,6 +306,27 @@ def test_what_fails_later_or_for_want_of_memory_is_not_hidden(monkeypatch: pytes
         fused(torch.ones(1))
 
 
+def test_a_batch_waits_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older torch has one flag for all threads, and what it says is known by its words."""
+    one_more = torch.compile(lambda x: x + 1, backend="eager")
+    with pytest.raises(RuntimeError) as refusal:
+        torch.fx.symbolic_trace(lambda x: one_more(torch.zeros(1)) + x)
+    outcomes: list[Any] = [refusal.value, refusal.value, torch.ones(1)]
+
+    def compiled(*_: object) -> Any:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    fused = Fused(as_bytes, CPU)
+    fused.compiled = compiled
+    pauses: list[float] = []
+    monkeypatch.setattr("vitsearch.data.fusing.time.sleep", pauses.append)
+    assert torch.equal(fused(torch.zeros(1)), torch.ones(1))
+    assert len(pauses) == 2
+
+
 def test_streams_leave_the_global_generator_alone(memory: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     expected = torch.rand(())

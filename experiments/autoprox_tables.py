@@ -40,9 +40,8 @@ def line(name: str, rows: list[Row]) -> str:
     )
 
 
-def nested(found: Row, space: str) -> list[str]:
+def nested(runs: list[Row], space: str) -> list[str]:
     """Every row over pairs of networks of one fold; `discovered` by searches that did not see the fold."""
-    runs = [run for run in found["runs"] if run["space"] == space]
     datasets = [row["dataset"] for row in runs[0]["rows"] if row["score"] == "params"][:-1]
     heads = " | ".join(name.partition("/")[2] for name in datasets)
     lines = [
@@ -66,8 +65,7 @@ def nested(found: Row, space: str) -> list[str]:
     return [*lines, f"| *Auto-Prox, as published* | {paper} | *{mean:.3f}* | | |"]
 
 
-def formulas(found: Row, space: str) -> list[str]:
-    runs = [run for run in found["runs"] if run["space"] == space]
+def formulas(runs: list[Row]) -> list[str]:
     lines = ["| search | evaluations | tau on all | seconds | formula |", "|---|---|---|---|---|"]
     for run in runs:
         facts = f"{run['evaluations']} | {run['joint']:.3f} | {run['seconds']:.0f}"
@@ -75,8 +73,7 @@ def formulas(found: Row, space: str) -> list[str]:
     return lines
 
 
-def curves(found: Row, space: str) -> list[str]:
-    runs = [run for run in found["runs"] if run["space"] == space]
+def curves(runs: list[Row]) -> list[str]:
     steps = list(dict.fromkeys(step for run in runs for step in run["curve"]))
     lines = [f"| search | {' | '.join(steps)} |", "|---" * (len(steps) + 1) + "|"]
     for run in runs:
@@ -112,18 +109,28 @@ def pairs(found: Row) -> list[str]:
     return lines
 
 
+def runs_of(found: Row, space: str) -> list[Row]:
+    """Those of weights as they are called, those of all inputs with that before it."""
+    runs = [run for run in found["runs"] if run["space"] == space]
+    return [run | {"label": f"all inputs, {run['label']}"} if found["inputs"] == "all" else run for run in runs]
+
+
+def circumstances(found: Row) -> str:
+    return (
+        f"Inputs: {found['inputs']}, {found['seeds']} seeds, batch {found['batch_size']}, tolerance "
+        f"{found['tolerance']}; {found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}.\n"
+    )
+
+
 def rendered() -> str:
-    found = json.loads((RESULTS / "autoprox.json").read_text())
-    lines = [
-        f"\n{found['machine']}, torch {found['versions']['torch']}, commit {found['commit']}; "
-        f"inputs: {found['inputs']}, {found['seeds']} seeds, batch {found['batch_size']}, "
-        f"tolerance {found['tolerance']}.\n"
-    ]
+    weights, every = (json.loads((RESULTS / name).read_text()) for name in ("autoprox.json", "autoprox-all.json"))
+    lines = ["", circumstances(weights), circumstances(every)]
     for space, title in TITLES.items():
-        lines += [f"### {title}\n", *nested(found, space), "", *shipped(found, space), ""]
-        lines += ["What the searches on all networks found:\n", *formulas(found, space)]
-        lines += ["\nBest mean tau so far, by evaluations (Figure 5):\n", *curves(found, space), ""]
-    lines += ["### All pairs of branches over weights\n", *pairs(found)]
+        runs = runs_of(weights, space) + runs_of(every, space)
+        lines += [f"### {title}\n", *nested(runs, space), "", *shipped(weights, space), ""]
+        lines += ["What the searches on all networks found:\n", *formulas(runs)]
+        lines += ["\nBest mean tau so far, by evaluations (Figure 5):\n", *curves(runs), ""]
+    lines += ["### All pairs of branches over weights\n", *pairs(weights)]
     text = "\n".join(lines) + "\n"
     return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
 

@@ -2,8 +2,9 @@
 
     python experiments/proxy_discovery.py --data ../shared/data --cache statistics [--inputs weights]
 
-Writes experiments/results/autoprox.json, which `autoprox_tables.py` puts into docs/autoprox.md. A discovery that is in
-the folder `--studies` already is not done again.
+Writes experiments/results/autoprox-all.json (of weights: autoprox.json, with the formulas of the package and all pairs
+of branches), which `autoprox_tables.py` puts into docs/autoprox.md. A discovery that is in the folder `--studies`
+already is not done again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from vitsearch.methods.statistics import StatisticsCache
 from vitsearch.proxies import PROXIES
 from vitsearch.proxies.expression import INPUTS, Formula
 
+FILES = {"all": "autoprox-all.json", "weights": "autoprox.json"}
 WEIGHTS = tuple(name for name in INPUTS if name.endswith(".weight"))
 RUNS: dict[str, dict[str, Any]] = {
     "elitism, mean": {"aggregates": ("mean",), "strategy": "elitism", "evaluations": 2020},
@@ -100,8 +102,8 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=0.002)
     options = parser.parse_args()
     found: dict[str, Any] = {"inputs": options.inputs, "seeds": options.seeds, "batch_size": options.batch_size}
-    found |= {"tolerance": options.tolerance, **circumstances(torch.device("cpu")), "runs": [], "shipped": {}}
-    found["pairs"] = []
+    found |= {"tolerance": options.tolerance, **circumstances(torch.device("cpu")), "runs": []}
+    found |= {"shipped": {}, "pairs": []} if options.inputs == "weights" else {}
     for space in ("autoformer", "pit"):
         tables = [read_table(options.data / "vitbench101" / f"{space}-search.json")]
         for label, run in RUNS.items():
@@ -115,9 +117,10 @@ def main() -> None:
             best = [json.loads(line) for line in (out / "trials.jsonl").read_text().splitlines()]
             row["curve"] = curve([trial["measured"].get("joint", -1.0) for trial in best])
             print(space, label, f"{seconds:.0f} s", result.formula, result.warnings, flush=True)
-        found["shipped"][space] = shipped(space, tables, plan, options.cache)
-        found["pairs"] += [all_pairs(space, tables, plan, options.cache, *one) for one in PAIRS[space]]
-        write("autoprox.json", found)
+        if options.inputs == "weights":
+            found["shipped"][space] = shipped(space, tables, plan, options.cache)
+            found["pairs"] += [all_pairs(space, tables, plan, options.cache, *one) for one in PAIRS[space]]
+        write(FILES[options.inputs], found)
 
 
 def curve(joints: list[float]) -> dict[str, float]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load, save, save_file
 from torch import Tensor, nn
 
@@ -20,7 +21,14 @@ from vitsearch.export import export_timm
 from vitsearch.models import CifarResNet, Supernet, VisionNetwork, build
 from vitsearch.spaces import SPACES
 from vitsearch.tasks import Classification
-from vitsearch.training.distill import Distillation, LocalityGuidance, LogitDistillation, distillation, guided_blocks
+from vitsearch.training.distill import (
+    Distillation,
+    LocalityGuidance,
+    LogitDistillation,
+    distillation,
+    guided_blocks,
+    map_distance,
+)
 from vitsearch.training.subnet import Subnet
 from vitsearch.training.teacher import Teacher, open_teacher
 
@@ -379,3 +387,23 @@ def test_a_supernet_is_guided_as_its_networks_are() -> None:
         assert expected.parts["guidance"] > 0
     task.losses(subnet, images, LABELS).loss.backward()
     assert all(project.weight.grad.abs().sum() > 0 for project in task.projections)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [((8, 8), (32, 32)), ((14, 14), (8, 8)), ((7, 5), (5, 9)), ((4, 4), (4, 4))]
+)
+def test_maps_are_resized_as_torch_does(ours: tuple[int, int], theirs: tuple[int, int]) -> None:
+    random = torch.Generator().manual_seed(0)
+    one, other = (torch.randn(2, 3, *side, generator=random, dtype=torch.float64) for side in (ours, theirs))
+    size = [max(pair) for pair in zip(ours, theirs, strict=True)]
+    own = one.clone().requires_grad_()
+    resized = [F.interpolate(x, size=size, mode="bilinear", align_corners=False) for x in (own, other)]
+    expected = (resized[0] - resized[1]).square().mean()
+    expected.backward()
+    given = one.float().requires_grad_()
+    found = map_distance(given, other.float())
+    found.backward()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert own.grad is not None
+    assert given.grad is not None
+    torch.testing.assert_close(given.grad.double(), own.grad, rtol=1e-4, atol=1e-7)

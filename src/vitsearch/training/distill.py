@@ -136,9 +136,25 @@ def guided_blocks(depth: int) -> tuple[int, int, int]:
 
 def map_distance(ours: Tensor, theirs: Tensor) -> Tensor:
     """Mean squared error of two maps [B, C, h, w], both resized bilinearly to the larger side."""
-    size = (max(ours.shape[2], theirs.shape[2]), max(ours.shape[3], theirs.shape[3]))
-    ours, theirs = (F.interpolate(x, size=size, mode="bilinear", align_corners=False) for x in (ours, theirs))
-    return F.mse_loss(ours, theirs)
+    height, width = (max(ours.shape[axis], theirs.shape[axis]) for axis in (2, 3))
+    with torch.autocast(ours.device.type, enabled=False):
+        ours, theirs = (
+            resized_map(x if x.dtype == torch.float64 else x.float(), height, width) for x in (ours, theirs)
+        )
+        return F.mse_loss(ours, theirs)
+
+
+def resized_map(x: Tensor, height: int, width: int) -> Tensor:
+    """Bilinearly, as two products: torch's own gradient of it adds up in no fixed order on a GPU."""
+    x = x if x.shape[3] == width else x @ bilinear(x, x.shape[3], width).T
+    return x if x.shape[2] == height else bilinear(x, x.shape[2], height) @ x
+
+
+def bilinear(like: Tensor, before: int, after: int) -> Tensor:
+    """[after, before]: how much of each old place a new one has along an axis; middles of pixels are their places."""
+    old, new = (torch.arange(count, device=like.device, dtype=like.dtype) for count in (before, after))
+    places = ((new + 0.5) * (before / after) - 0.5).clamp(0, before - 1)
+    return (1 - (places[:, None] - old).abs()).clamp(min=0)
 
 
 class LogitDistillation(Distilling):

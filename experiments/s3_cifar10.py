@@ -4,8 +4,8 @@
 
 64 px with patches of 2 have maps of 32, 16, 8 and 4: with windows {4, 8} the geometry of 224 px with {7, 14}. Every
 seed evolves the space anew; in each of its spaces the best network below a budget is searched with the supernet of that
-space, and trained from scratch. Writes results/s3_cifar10.json, which a later run goes on with, and, of the first seed,
- s3_cifar10-{evolution,depths,spaces}.svg.
+space, and trained from scratch. All trainings are guided by one convolutional teacher. Writes results/s3_cifar10.json,
+which a later run goes on with, and, of the first seed, s3_cifar10-{evolution,depths,spaces}.svg.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--patch-size", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=2)
     parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--recipe", default="small-images", help="of the supernets")
+    parser.add_argument("--recipe", default="small-images-guided", help="of the supernets")
     parser.add_argument("--set", action="append", default=[], help="a field of that recipe: epochs=100")
     parser.add_argument("--retrain", default="small-images-guided", help="recipe of the networks that are found")
     parser.add_argument("--set-retrain", action="append", default=[], help="a field of that recipe")
@@ -94,7 +94,9 @@ def one_seed(options: argparse.Namespace, taught: Distillation | None, seed: int
     evolved = evolve_space(
         options.space,
         out=options.work / f"evolution-{seed}",
-        training=Training(data=options.data, recipe=recipe_of(options, options.recipe, options.set)),
+        training=Training(
+            data=options.data, recipe=recipe_of(options, options.recipe, options.set), distillation=taught
+        ),
         iterations=options.iterations,
         samples=options.samples,
         rules=Rules(steps=check_steps(options.step), most_steps=options.most_steps),

@@ -61,8 +61,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 class Bench:
     """The data, the input and the recipes of an experiment, and the folder its runs are in."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
+    def __init__(self, options: argparse.Namespace, guided_supernets: bool) -> None:
+        self.options, self.guided_supernets = options, guided_supernets
         dataset = open_training_data(options.data)
         self.geometry = Geometry(image_size=options.image_size, classes=dataset.classes)
         self.validation_images = len(dataset.part("validation"))
@@ -75,7 +75,7 @@ class Bench:
         recipes = {"recipe": self.recipe.to_json(), "retrain": self.retrained.to_json()}
         trials = self.options.population * self.options.generations
         about = {"data": Path(self.options.data).name, "space": self.options.space, **recipes, "trials": trials}
-        return about | {"teacher": about_teacher(self.taught)}
+        return about | {"teacher": about_teacher(self.taught), "guided_supernets": self.guided_supernets}
 
     def _recipe(self, name: str, given: list[str]) -> Recipe:
         fields = dict(each.split("=", 1) for each in given)
@@ -96,6 +96,7 @@ class Bench:
             data=self.options.data,
             recipe=run.recipe,
             seed=seed,
+            distillation=self.taught if self.guided_supernets else None,
         )
         train_network(plan, folder, machine=Machine(device=self.options.device), resume=True)
         return folder
@@ -130,7 +131,7 @@ class Bench:
         }
 
     def retrain(self, name: str, settings: Settings, seed: int) -> float:
-        """Accuracy on the test part, from scratch, guided by the teacher; supernets are not."""
+        """Accuracy on the test part, from scratch, guided by the teacher."""
         plan = TrainingPlan(
             settings=settings,
             geometry=self.geometry,

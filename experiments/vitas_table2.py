@@ -6,7 +6,8 @@ Rows 0 to 7 at equal steps: DeiT-Ti scaled to the budget; its dimensions searche
 class token for each patch size; with the identity probability; then with q, k, v, with q, k and with v shared. Two
 budgets, DeiT-Ti's MACs and 1.25 times as many, as 280 M and 350 M are in the paper. Reports the accuracy that the
 winner inherits (validation) and that it has from scratch (test), with the spread over seeds beside every difference to
-row 7. Writes results/vitas_table2.json, which a later run goes on with.
+row 7. All trainings are guided by one convolutional teacher. Writes results/vitas_table2.json, which a later run goes
+on with.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> None:
     parser.add_argument("--baseline-patch", type=int, default=4)
     parser.add_argument("--scales", type=float, nargs="+", default=[1.0, 1.25], help="budgets, in MACs of row 0")
     options = parser.parse_args()
-    bench = Bench(options)
+    bench = Bench(options, guided_supernets=True)
     unit = cost_of(baseline(bench, options.baseline[0]), bench.geometry).macs
     budgets = [round(scale * unit) for scale in options.scales]
     sittings = Sittings("vitas_table2.json", options, bench.about() | {"budgets": budgets})

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from vitsearch.arguments import choose_geometry, read_limits, read_quantity
 from vitsearch.cost import IMAGENET, Geometry
+from vitsearch.errors import VitsearchError
 from vitsearch.options import (
     NUMBER,
     AllowChangedOption,
@@ -38,6 +39,8 @@ from vitsearch.training_command import (
     BatchSizeOption,
     ChannelsOption,
     CompileOption,
+    DistillKindOption,
+    DistillOption,
     EpochsOption,
     RecipeOption,
     ResidentOption,
@@ -78,6 +81,8 @@ def evolve_space(
     image_size: ImageSizeOption = None,
     patch_size: PatchOption = None,
     channels: ChannelsOption = 3,
+    distill: DistillOption = None,
+    distill_kind: DistillKindOption = "soft",
     tau: Annotated[
         float | None,
         typer.Option("--tau", help="Percent of error per step that moves a choice [0.4; 10 for an objective]."),
@@ -114,6 +119,7 @@ def evolve_space(
     from vitsearch.methods.space_evolution import evolve_space as evolve
     from vitsearch.methods.space_moves import Rules, check_steps
     from vitsearch.methods.space_study import Training
+    from vitsearch.training.distill import distillation
 
     usual = Rules().tau if objective is None else RANK_TAU
     rules = Rules(
@@ -126,10 +132,15 @@ def evolve_space(
     options: dict[str, Any] = {"objective": objective}
     if objective is None:
         chosen, data = read_recipe(recipe, epochs, batch_size, changes), data or "digits"
-        options["training"] = Training(data=data, recipe=chosen, subnets=subnets)
+        taught = None if distill is None else distillation(distill, distill_kind)
+        options["training"] = Training(data=data, recipe=chosen, subnets=subnets, distillation=taught)
         classes = open_training_data(data).classes
         geometry = Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels)
     else:
+        if distill is not None:
+            raise VitsearchError(
+                f"`--distill` must be left out with --objective, which trains nothing: got {distill!r}"
+            )
         options |= {"data": data or "noise"} | ({} if batch_size is None else {"batch_size": batch_size})
         geometry = choose_geometry(IMAGENET, image_size, open_data(data or "noise").classes)
     with progress_bar("evolving", 1) as tick:

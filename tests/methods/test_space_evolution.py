@@ -48,6 +48,8 @@ from vitsearch.methods.space_moves import (
 from vitsearch.methods.space_study import Evolved, Training, read_evolution
 from vitsearch.spaces import SPACES, cost_of
 from vitsearch.spaces.windowed import DIMENSIONS, Windowed
+from vitsearch.training.distill import distillation
+from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, change
 from vitsearch.training.run import Machine
 from vitsearch.training.subnets import draw
@@ -287,6 +289,23 @@ def test_two_iterations_on_digits_stopped_anywhere_and_resumed(tmp_path: Path, m
         evolve_space(TWO, out=tmp_path / "stopped", resume=True, **SETTINGS | {"samples": 4})
     again = evolve_space(TWO, out=tmp_path / "stopped", resume=True, **SETTINGS)
     assert shown(again) == shown(whole)
+
+
+def test_the_supernet_of_every_space_has_the_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[TrainingPlan] = []
+
+    def stop(plan: TrainingPlan, *_: Any, **__: Any) -> None:
+        plans.append(plan)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(space_evolution, "train_network", stop)
+    taught = distillation("some/teacher", "locality+soft")
+    training = Training(data="digits", recipe=QUICK, distillation=taught)
+    with pytest.raises(KeyboardInterrupt):
+        evolve_space(TWO, out=tmp_path / "guided", **SETTINGS | {"training": training})
+    assert [plan.distillation for plan in plans] == [taught]
+    with pytest.raises(BadStudy, match="was made with training="):
+        evolve_space(TWO, out=tmp_path / "guided", resume=True, **SETTINGS)
 
 
 def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:

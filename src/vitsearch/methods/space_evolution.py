@@ -261,6 +261,7 @@ class Evolution:
             data=plan.training.data,
             recipe=plan.training.recipe,
             seed=plan.seed,
+            distillation=plan.training.distillation,
         )
 
         def told(done: int, total: int, note: str = "") -> None:

@@ -15,6 +15,7 @@ from vitsearch.environment import describe_changes
 from vitsearch.errors import BadStudy
 from vitsearch.methods.space_moves import Rules, ranked_errors
 from vitsearch.records import Journal, Objective, Trial, parse_json, read_trials, write_atomically
+from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import read_epochs
 from vitsearch.training.recipe import Recipe
 
@@ -30,6 +31,7 @@ class Training:
     data: str
     recipe: Recipe
     subnets: str = "sandwich"
+    distillation: Distillation | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class EvolutionPlan:
 
     def to_json(self) -> dict[str, Any]:
         found = dataclasses.asdict(self) | {"limits": self.limits.bounds()}
+        if self.training is not None and self.training.distillation is None:
+            del found["training"]["distillation"]  # as in folders of before there was any
         return {"format": FORMAT, "kind": KIND, **found}
 
 

@@ -118,15 +118,18 @@ def _measured_by(study: Mapping[str, Any]) -> list[Any] | None:
     if study["training"] is None:
         objective = f"{study['objective']['direction']}:{study['objective']['name']}"
         return ["--objective", objective, "--data", study["data"], "--batch-size", study["batch_size"]]
-    from vitsearch.training.recipe import Recipe  # brings torch
-    from vitsearch.training.repeat import recipe_words
+    from vitsearch.training.distill import Distillation  # brings torch
+    from vitsearch.training.recipe import Recipe
+    from vitsearch.training.repeat import distillation_words, recipe_words
 
     training = study["training"]
     recipe = recipe_words(Recipe.from_json(training["recipe"]))
-    if recipe is None:
+    asked = training.get("distillation")
+    taught = distillation_words(None if asked is None else Distillation.from_json(asked))
+    if recipe is None or taught is None:
         return None
     channels = ["--channels", study["geometry"]["channels"]]
-    return ["--data", training["data"], *recipe, "--subnets", training["subnets"], *channels]
+    return ["--data", training["data"], *recipe, "--subnets", training["subnets"], *taught, *channels]
 
 
 def _usual_rules(rules: Mapping[str, Any]) -> bool:

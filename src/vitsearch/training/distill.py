@@ -19,6 +19,7 @@ teacher's own image size. It should have been trained with the same normalisatio
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -211,6 +212,11 @@ class Distillation:
             raise VitsearchError(f"`alpha` must be above 0 and at most 1, but got {self.alpha}")
         if self.teacher_mode not in MODES:
             raise VitsearchError(f"`teacher_mode` must be one of {', '.join(MODES)}, but got {self.teacher_mode!r}")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Distillation:
+        fields: dict[str, Any] = dict(data)
+        return cls(**fields | {name: tuple(value) for name, value in fields.items() if isinstance(value, list)})
 
     @property
     def logits(self) -> bool:

@@ -78,9 +78,7 @@ class TrainingPlan:
         if fields["sharing"] is not None:
             fields["sharing"] = Sharing(**fields["sharing"])
         if fields["distillation"] is not None:
-            given: dict[str, Any] = dict(fields["distillation"])
-            given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-            fields["distillation"] = Distillation(**given)
+            fields["distillation"] = Distillation.from_json(fields["distillation"])
         return cls(**fields)
 
 

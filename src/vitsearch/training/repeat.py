@@ -34,15 +34,13 @@ def training_words(plan: TrainingPlan, arch: str) -> list[str] | None:
 
     None where the command line cannot say it: a recipe without a name here, unusual distillation.
     """
-    recipe = recipe_words(plan.recipe)
-    if recipe is None or not _usual(plan.distillation):
+    recipe, taught = recipe_words(plan.recipe), distillation_words(plan.distillation)
+    if recipe is None or taught is None:
         return None
     words: list[Any] = ["vitsearch", *_what(plan, arch), "--data", plan.data, *recipe]
     words += ["--image-size", plan.geometry.image_size, "--channels", plan.geometry.channels, "--seed", plan.seed]
     words += ["--from", plan.start] if plan.start is not None else []
-    if plan.distillation is not None:
-        words += ["--distill", plan.distillation.teacher, "--distill-kind", "+".join(plan.distillation.kind)]
-    return list(map(str, words))
+    return list(map(str, words + taught))
 
 
 def _what(plan: TrainingPlan, arch: str) -> list[Any]:
@@ -58,10 +56,12 @@ def _what(plan: TrainingPlan, arch: str) -> list[Any]:
     return words
 
 
-def _usual(distillation: Distillation | None) -> bool:
-    if distillation is None:
-        return True
-    return distillation == Distillation(teacher=distillation.teacher, kind=distillation.kind)
+def distillation_words(asked: Distillation | None) -> list[str] | None:
+    """None where there are no options for it."""
+    if asked is None:
+        return []
+    usual = asked == Distillation(teacher=asked.teacher, kind=asked.kind)
+    return ["--distill", asked.teacher, "--distill-kind", "+".join(asked.kind)] if usual else None
 
 
 def _differences(base: Recipe, changed: Recipe) -> dict[str, Any]:

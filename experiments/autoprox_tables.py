@@ -6,15 +6,10 @@ python experiments/autoprox_tables.py [--check]
 from __future__ import annotations
 
 import json
-import re
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "autoprox.md"
-RESULTS = ROOT / "experiments" / "results"
-MARKS = re.compile(r"(<!-- made by experiments/autoprox_tables.py[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
+from pages import RESULTS, put
+
 TITLES = {"autoformer": "AutoFormer-like networks", "pit": "PiT networks"}
 SIZES = ("params", "macs", "depth", "width")
 PAPER = {  # Auto-Prox, Table 2: Kendall's tau of CIFAR-100, Flowers, Chaoyang
@@ -131,11 +126,8 @@ def rendered() -> str:
         lines += ["What the searches on all networks found:\n", *formulas(runs)]
         lines += ["\nBest mean tau so far, by evaluations (Figure 5):\n", *curves(runs), ""]
     lines += ["### All pairs of branches over weights\n", *pairs(weights)]
-    text = "\n".join(lines) + "\n"
-    return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if rendered() == PAGE.read_text() else "docs/autoprox.md is not what the results say")
-    PAGE.write_text(rendered())
+    put("autoprox.md", __file__, rendered())

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "predictor.md"
-RESULT = ROOT / "experiments" / "results" / "predictor.json"
-MARKS = re.compile(r"(<!-- made by experiments/predictor_tables.py[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
+from pages import RESULTS, put
+
+RESULT = RESULTS / "predictor.json"
 TABLES = {"autoformer": "AutoFormer-like", "pit": "PiT"}
 SEEDS = range(5)
 BASELINES = ("params", "macs", "depth", "width")
@@ -71,8 +68,7 @@ def rendered() -> str:
             cells = [f"{title}, {last[0]['networks']}", column, *(cell(whole[name]) for name in whole)]
             cells += ["; ".join(each), ", ".join(f"{share:.0%}" for share in shares)]
             lines.append(f"| {' | '.join(cells)} |")
-    text = "\n".join(lines) + "\n"
-    return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -81,11 +77,9 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--commit")
     options = parser.parse_args()
-    if options.check:
-        sys.exit(0 if rendered() == PAGE.read_text() else "docs/predictor.md is not what the results say")
     if options.measure is not None:
         measure(options.measure, options.commit)
-    PAGE.write_text(rendered())
+    put("predictor.md", __file__, rendered())
 
 
 if __name__ == "__main__":

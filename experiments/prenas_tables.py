@@ -6,15 +6,11 @@ python experiments/prenas_tables.py [--check]
 from __future__ import annotations
 
 import json
-import re
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "prenas.md"
-RESULT = ROOT / "experiments" / "results" / "prenas_published.json"
-MARKS = re.compile(r"(<!-- made by experiments/prenas_tables.py[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
+from pages import RESULTS, put
+
+RESULT = RESULTS / "prenas_published.json"
 
 
 def number(value: float | None) -> str:
@@ -56,11 +52,8 @@ def rendered() -> str:
         lines += [f"The public code's scores, {code['batch_size']} noise images, against the published candidates:\n"]
         lines += of_the_code(code, found["seeds"])
         lines += [f"\nEq. 13 as the paper has it, {paper['batch_size']} noise images:\n", *of_the_paper(paper), ""]
-    text = "\n".join(lines)
-    return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if rendered() == PAGE.read_text() else "docs/prenas.md is not what the results say")
-    PAGE.write_text(rendered())
+    put("prenas.md", __file__, rendered())

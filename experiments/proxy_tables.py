@@ -6,15 +6,10 @@ python experiments/proxy_tables.py [--check]
 from __future__ import annotations
 
 import json
-import re
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "proxies.md"
-RESULTS = ROOT / "experiments" / "results"
-MARKS = re.compile(r"(<!-- made by experiments/proxy_tables.py[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
+from pages import RESULTS, put
+
 BASELINES = ("params", "macs", "depth", "width")
 Row = dict[str, Any]
 
@@ -117,11 +112,8 @@ def rendered() -> str:
     lines += ["### Beside the paper\n", *beside_the_paper(found)]
     lines += ["\n### Over seeds (TF-TAS, Table 6)\n", *over_seeds()]
     lines += ["\n### Pruning (TF-TAS, Figure 2)\n", *pruned()]
-    text = "\n".join(lines) + "\n"
-    return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if rendered() == PAGE.read_text() else "docs/proxies.md is not what the results say")
-    PAGE.write_text(rendered())
+    put("proxies.md", __file__, rendered())

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "experiments" / "results"
+from pages import RESULTS, ROOT
+
 Row = dict[str, Any]
 
 

@@ -6,14 +6,9 @@ python experiments/training_tables.py [--check]
 from __future__ import annotations
 
 import json
-import re
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "training.md"
-RESULTS = ROOT / "experiments" / "results"
-MARKS = re.compile(r"(<!-- made by experiments/training_tables.py [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
+from pages import RESULTS, put
 
 
 def table(file: Path) -> list[str]:
@@ -37,11 +32,8 @@ def table(file: Path) -> list[str]:
 
 def rendered() -> str:
     lines = [line for file in sorted(RESULTS.glob("distillation-*.json")) for line in table(file)]
-    text = "\n".join(lines) + "\n"
-    return MARKS.sub(lambda match: f"{match.group(1)}{text}\n{match.group(2)}", PAGE.read_text())
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if rendered() == PAGE.read_text() else "docs/training.md is not what the results say")
-    PAGE.write_text(rendered())
+    put("training.md", __file__, rendered())

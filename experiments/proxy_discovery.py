@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--studies", type=Path, default=Path("studies"))
     parser.add_argument("--inputs", choices=("all", "weights"), default="all")
+    parser.add_argument("--spaces", nargs="+", choices=list(PAIRS), default=list(PAIRS))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--tolerance", type=float, default=0.002)
@@ -104,7 +105,7 @@ def main() -> None:
     found: dict[str, Any] = {"inputs": options.inputs, "seeds": options.seeds, "batch_size": options.batch_size}
     found |= {"tolerance": options.tolerance, **circumstances(torch.device("cpu")), "runs": []}
     found |= {"shipped": {}, "pairs": []} if options.inputs == "weights" else {}
-    for space in ("autoformer", "pit"):
+    for space in options.spaces:
         tables = [read_table(options.data / "vitbench101" / f"{space}-search.json")]
         for label, run in RUNS.items():
             plan = plan_of(space, run, options)

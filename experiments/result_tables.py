@@ -20,6 +20,8 @@ Row = dict[str, Any]
 def about(found: Row) -> str:
     commits = sorted({row["commit"] for row in found.get("cells", found.get("retrained", [])) if "commit" in row})
     made = f"{found['machine']}, torch {found['versions']['torch']}, commit {', '.join(commits) or found['commit']}"
+    if (teacher := found.get("teacher")) is not None:
+        made += f"; guided ({teacher['kind']}) by {teacher['network']}, itself {teacher['test_top1']:.2f} %"
     return f"{made}." if found.get("complete") else f"{made}. Not complete yet: some cells are missing."
 
 

@@ -18,7 +18,14 @@ from torch import nn
 
 from vitsearch.architecture import Architecture, Attention, Settings, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry
-from vitsearch.data import Batch, ImageSource, evaluation_batches, open_data, open_training_data
+from vitsearch.data import (
+    Batch,
+    ImageSource,
+    evaluation_batches,
+    open_data,
+    open_training_data,
+    some_of_each_class,
+)
 from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
 from vitsearch.latency.model import LATENCY, LatencyModel
@@ -40,6 +47,7 @@ from vitsearch.training.supernet import accuracy, read_supernet
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
 SUPERNET, PREDICTOR, THROUGHPUT = "supernet:", "predictor:", "throughput"
+IMAGES = ":images="
 CPU_ROOM, CPU_MOST = 1 << 30, 4
 """On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
@@ -232,10 +240,19 @@ class SupernetEvaluator:
     """Accuracy in percent on the validation part of the supernet's own data, with the weights that networks inherit."""
 
     def __init__(
-        self, folder: str | Path, *, device: str | torch.device = "auto", compiled: bool | None = None
+        self,
+        folder: str | Path,
+        *,
+        images: int | None = None,
+        device: str | torch.device = "auto",
+        compiled: bool | None = None,
     ) -> None:
-        """`compiled`: None compiles on a GPU, unless the space has too many shapes of blocks."""
-        self.name = f"{SUPERNET}{folder}"
+        """`images`: of the validation part, as many of every class, the same for all networks; None: all.
+
+        `compiled`: None compiles on a GPU, unless the space has too many shapes of blocks.
+        """
+        self.folder = folder
+        self.name = f"{SUPERNET}{folder}" + ("" if images is None else f"{IMAGES}{images}")
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.plan, self.supernet = read_supernet(folder)
         self.supernet.to(self.device)
@@ -247,8 +264,9 @@ class SupernetEvaluator:
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)
         data, recipe = open_training_data(self.plan.data), self.plan.recipe
+        judging = data.part("validation")
         self.batches = evaluation_batches(
-            data.part("validation"),
+            judging if images is None else some_of_each_class(judging, images),
             dataset=data,
             geometry=self.geometry,
             batch_size=recipe.batch_size,
@@ -271,6 +289,16 @@ class SupernetEvaluator:
         except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
             errors[self.name] = describe_failure(error)
         return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+
+
+def supernet_evaluator(text: str, device: torch.device) -> SupernetEvaluator:
+    """From `FOLDER`, or `FOLDER:images=1000`."""
+    folder, given, count = text.rpartition(IMAGES)
+    if not given:
+        return SupernetEvaluator(text, device=device)
+    if not count.isdecimal():
+        raise VitsearchError(f"`images` must be a whole number, as in supernet:DIR{IMAGES}1000, but got {count!r}")
+    return SupernetEvaluator(folder, images=int(count), device=device)
 
 
 class PredictorEvaluator:
@@ -337,7 +365,7 @@ class Evaluator:
             raise VitsearchError("`objective` latency needs a file in `latency`, but got none")
         self.latencies = [] if latency is None else [LatencyEvaluator(latency)]
         self.supernets = [
-            SupernetEvaluator(name.removeprefix(SUPERNET), device=device) for name in names if name.startswith(SUPERNET)
+            supernet_evaluator(name.removeprefix(SUPERNET), device) for name in names if name.startswith(SUPERNET)
         ]
         self.predictors = [
             PredictorEvaluator(name.removeprefix(PREDICTOR)) for name in names if name.startswith(PREDICTOR)
@@ -377,7 +405,7 @@ class Evaluator:
 
     def digests(self) -> dict[str, dict[str, str]]:
         """Of the files behind the objectives, by kind, so that a resumed study notices others; formulas as they are."""
-        supernets = {one.name: digest_of(one.name.removeprefix(SUPERNET)) for one in self.supernets}
+        supernets = {one.name: digest_of(str(one.folder)) for one in self.supernets}
         predictors = {one.name: digest_of_file(one.file) for one in self.predictors}
         formulas = {name: str(p.formula) for name, (p, _) in self.proxies.proxies.items() if name.startswith("file:")}
         kinds = {"supernets": supernets, "predictors": predictors, "formulas": formulas}

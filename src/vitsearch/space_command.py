@@ -83,6 +83,9 @@ def evolve_space(
     channels: ChannelsOption = 3,
     distill: DistillOption = None,
     distill_kind: DistillKindOption = "soft",
+    images: Annotated[
+        int | None, typer.Option("--images", **NUMBER, help="Validation images that judge a network [all].")
+    ] = None,
     tau: Annotated[
         float | None,
         typer.Option("--tau", help="Percent of error per step that moves a choice [0.4; 10 for an objective]."),
@@ -133,14 +136,15 @@ def evolve_space(
     if objective is None:
         chosen, data = read_recipe(recipe, epochs, batch_size, changes), data or "digits"
         taught = None if distill is None else distillation(distill, distill_kind)
-        options["training"] = Training(data=data, recipe=chosen, subnets=subnets, distillation=taught)
+        options["training"] = Training(data=data, recipe=chosen, subnets=subnets, distillation=taught, images=images)
         classes = open_training_data(data).classes
         geometry = Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels)
     else:
-        if distill is not None:
-            raise VitsearchError(
-                f"`--distill` must be left out with --objective, which trains nothing: got {distill!r}"
-            )
+        for name, value in (("--distill", distill), ("--images", images)):
+            if value is not None:
+                raise VitsearchError(
+                    f"`{name}` must be left out with --objective: nothing is trained, but got {value!r}"
+                )
         options |= {"data": data or "noise"} | ({} if batch_size is None else {"batch_size": batch_size})
         geometry = choose_geometry(IMAGENET, image_size, open_data(data or "noise").classes)
     with progress_bar("evolving", 1) as tick:

@@ -121,7 +121,7 @@ def test_the_command_chooses_the_same_for_budgets(options: str, cli: Cli, tmp_pa
     [
         "--objective min:macs --independent --max-size 1000000T --step embed_dim=32 --most-steps 2",
         "--data digits --recipe quick --epochs 3 --set drop_path=0.2 --subnets uniform --channels 1 --tau 0.7",
-        "--data digits --distill some/teacher --distill-kind locality+hard",
+        "--data digits --distill some/teacher --distill-kind locality+hard --images 50",
     ],
 )
 def test_the_command_evolves_the_same(options: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

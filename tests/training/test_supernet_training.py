@@ -18,15 +18,15 @@ from safetensors.torch import load_file
 
 import vitsearch
 from vitsearch.cost import Geometry
-from vitsearch.data import evaluation_batches, open_training_data
+from vitsearch.data import evaluation_batches, open_training_data, some_of_each_class
 from vitsearch.errors import VitsearchError
-from vitsearch.evaluate import SupernetEvaluator
+from vitsearch.evaluate import Evaluator, SupernetEvaluator
 from vitsearch.spaces import SPACES
 from vitsearch.study import run_search
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES
-from vitsearch.training.run import Machine, train_network
+from vitsearch.training.run import Machine, digest_of, train_network
 from vitsearch.training.supernet import read_supernet
 from vitsearch.training.trainer import evaluate
 
@@ -79,6 +79,29 @@ def test_an_objective_is_the_accuracy_of_the_extracted_network(trained: Path) ->
         network = supernet.extract(SPACE.decode(one))
         expected = evaluate(network, batches, World(device=torch.device("cpu")), "float32")
         assert score.scores == {f"supernet:{trained}": pytest.approx(expected["top1"])}
+
+
+def test_some_images_judge_where_that_is_asked_for(tmp_path: Path, trained: Path) -> None:
+    settings = vitsearch.sample(SPACE, 2, seed=1)
+    data = open_training_data("digits")
+    some = some_of_each_class(data.part("validation"), 50)
+    batches = evaluation_batches(some, dataset=data, geometry=GEOMETRY, batch_size=64, device=torch.device("cpu"))
+    _, supernet = read_supernet(trained)
+    name = f"supernet:{trained}:images=50"
+    found = Evaluator([name], device=torch.device("cpu"), geometry=GEOMETRY)
+    assert found.digests() == {"supernets": {name: digest_of(str(trained))}}
+    for one, score in zip(settings, found(settings), strict=True):
+        expected = evaluate(supernet.extract(SPACE.decode(one)), batches, World(device=torch.device("cpu")), "float32")
+        assert expected["images"] == 50
+        assert score.scores == {name: pytest.approx(expected["top1"])}
+    done = run_search(SPACE, out=tmp_path / "run", objective=name, trials=3, device="cpu", geometry=GEOMETRY)
+    assert done.study.best is not None and name in done.study.best.measured
+    for wrong, rule in (
+        ("many", "`images` must be a whole number"),
+        ("100000", "`images` must be a whole number from"),
+    ):
+        with pytest.raises(VitsearchError, match=rule):
+            Evaluator([f"supernet:{trained}:images={wrong}"], device=torch.device("cpu"), geometry=GEOMETRY)
 
 
 def test_search_on_a_supernet_and_resume(tmp_path: Path, trained: Path) -> None:

@@ -15,6 +15,7 @@ from vitsearch.data.base import (
     seeded_everything,
 )
 from vitsearch.data.loading import Loader, evaluation_batches, train_loader
+from vitsearch.data.splits import some_of_each_class
 
 __all__ = [
     "DATASETS",
@@ -31,5 +32,6 @@ __all__ = [
     "open_data",
     "open_training_data",
     "seeded_everything",
+    "some_of_each_class",
     "train_loader",
 ]

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitsearch.architecture import brief
-from vitsearch.data.base import generator_for
+from vitsearch.architecture import brief, check_whole
+from vitsearch.data.base import ChosenImages, Images, generator_for
 from vitsearch.errors import BadData
 
 VALIDATION = 1 / 10  # of what would be the training part
@@ -60,3 +60,16 @@ def hold_out(labels: Tensor, fraction: float, purpose: str) -> tuple[Tensor, Ten
     place = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[order]]  # within its class
     out = place < held[labels[order]]
     return order[~out].sort().values, order[out].sort().values
+
+
+def some_of_each_class(images: Images, count: int) -> ChosenImages:
+    """`count` images, as even over classes as can be; always the same ones, and more of them hold the fewer."""
+    check_whole("images", count, most=len(images))
+    order = torch.randperm(len(images), generator=generator_for(0, "images that judge"))
+    labels = images.labels[order]
+    by_class = labels.argsort(stable=True)
+    counts = labels.bincount()
+    place = torch.empty_like(order)
+    place[by_class] = torch.arange(len(order)) - (counts.cumsum(0) - counts)[labels[by_class]]  # within its class
+    chosen = order[place.argsort(stable=True)[:count]]  # the first of every class, then the second, ...
+    return ChosenImages(images, chosen.sort().values.tolist())

@@ -83,6 +83,8 @@ def check_inputs(plan: EvolutionPlan, space: Windowed) -> dict[str, dict[str, st
     classes = open_training_data(plan.training.data).classes
     if plan.geometry.classes != classes:
         raise VitsearchError(f"`classes` must be {classes} for {plan.training.data}, but got {plan.geometry.classes}")
+    if plan.training.images is not None:
+        check_whole("images", plan.training.images, most=len(open_training_data(plan.training.data).part("validation")))
     return {}
 
 
@@ -269,7 +271,8 @@ class Evolution:
 
         options = {"machine": self.machine, "resume": True, "allow_changed": self.allow_changed}
         train_network(training, folder, progress=told, **options)
-        return SupernetEvaluator(folder, device=self.device, compiled=self.machine.compiled)
+        judging = plan.training.images
+        return SupernetEvaluator(folder, images=judging, device=self.device, compiled=self.machine.compiled)
 
     def as_trial(self, number: int, score: Score, space: Windowed) -> Trial:
         cost = architecture_cost(space.decode(score.arch), self.plan.geometry)

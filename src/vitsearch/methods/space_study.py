@@ -32,6 +32,8 @@ class Training:
     recipe: Recipe
     subnets: str = "sandwich"
     distillation: Distillation | None = None
+    images: int | None = None
+    """Of the validation part, that judge a network; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,9 @@ class EvolutionPlan:
 
     def to_json(self) -> dict[str, Any]:
         found = dataclasses.asdict(self) | {"limits": self.limits.bounds()}
-        if self.training is not None and self.training.distillation is None:
-            del found["training"]["distillation"]  # as in folders of before there was any
+        if self.training is not None:  # as in folders of before there was a teacher, or a choice of images
+            asked = found["training"]
+            found["training"] = {name: value for name, value in asked.items() if value is not None}
         return {"format": FORMAT, "kind": KIND, **found}
 
 

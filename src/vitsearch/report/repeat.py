@@ -128,8 +128,9 @@ def _measured_by(study: Mapping[str, Any]) -> list[Any] | None:
     taught = distillation_words(None if asked is None else Distillation.from_json(asked))
     if recipe is None or taught is None:
         return None
-    channels = ["--channels", study["geometry"]["channels"]]
-    return ["--data", training["data"], *recipe, "--subnets", training["subnets"], *taught, *channels]
+    more = [*taught, "--channels", study["geometry"]["channels"]]
+    more += ["--images", training["images"]] if training.get("images") is not None else []
+    return ["--data", training["data"], *recipe, "--subnets", training["subnets"], *more]
 
 
 def _usual_rules(rules: Mapping[str, Any]) -> bool:

@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--patch-size", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=2)
     parser.add_argument("--samples", type=int, default=100)
+    parser.add_argument("--images", type=int, default=1000, help="of the validation part, that judge")
     parser.add_argument("--recipe", default="small-images-guided", help="of the supernets")
     parser.add_argument("--set", action="append", default=[], help="a field of that recipe: epochs=100")
     parser.add_argument("--retrain", default="small-images-guided", help="recipe of the networks that are found")
@@ -70,6 +71,8 @@ def main() -> None:
         "network_recipe": recipe_of(options, options.retrain, options.set_retrain).to_json(),
         "teacher": about_teacher(taught),
         "max_macs": options.max_macs,
+        "samples": options.samples,
+        "images": options.images,
     }
     sittings = Sittings("s3_cifar10.json", options, about)
     complete = sittings.run(partial(one_seed, options, taught), {f"seed-{seed}": seed for seed in range(options.seeds)})
@@ -95,7 +98,10 @@ def one_seed(options: argparse.Namespace, taught: Distillation | None, seed: int
         options.space,
         out=options.work / f"evolution-{seed}",
         training=Training(
-            data=options.data, recipe=recipe_of(options, options.recipe, options.set), distillation=taught
+            data=options.data,
+            recipe=recipe_of(options, options.recipe, options.set),
+            distillation=taught,
+            images=options.images,
         ),
         iterations=options.iterations,
         samples=options.samples,
@@ -130,7 +136,7 @@ def best_network(
 ) -> dict[str, Any] | None:
     """The most accurate in its supernet below the budget, and its accuracy from scratch; None where nothing fits."""
     folder = evolved.path / f"supernet-{number}"
-    objective = f"supernet:{folder}"
+    objective = f"supernet:{folder}:images={options.images}"
     try:
         search = run_search(
             evolved.spaces[number]["name"],

@@ -13,6 +13,7 @@ from teachers import about_teacher, add_teacher_options, guided
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.data import open_training_data
+from vitsearch.evaluate import SupernetEvaluator
 from vitsearch.models.super_transformer import Sharing
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.spaces.channelwise import Channelwise
@@ -53,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set-retrain", action="append", default=[], help="a field of that recipe")
     parser.add_argument("--population", type=int, default=50)
     parser.add_argument("--generations", type=int, default=40)
+    parser.add_argument("--images", type=int, default=1000, help="of the validation part, that judge in the search")
     parser.add_argument("--seeds", type=int, default=3)
     add_teacher_options(parser)
     add_sitting_options(parser)
@@ -65,7 +67,6 @@ class Bench:
         self.options, self.guided_supernets = options, guided_supernets
         dataset = open_training_data(options.data)
         self.geometry = Geometry(image_size=options.image_size, classes=dataset.classes)
-        self.validation_images = len(dataset.part("validation"))
         self.recipe = self._recipe(options.recipe, options.set)
         self.retrained = self._recipe(options.retrain, options.set_retrain)
         self.space = SPACES[options.space].with_patch_size(options.patch_sizes)
@@ -75,6 +76,7 @@ class Bench:
         recipes = {"recipe": self.recipe.to_json(), "retrain": self.retrained.to_json()}
         trials = self.options.population * self.options.generations
         about = {"data": Path(self.options.data).name, "space": self.options.space, **recipes, "trials": trials}
+        about |= {"images": self.options.images}
         return about | {"teacher": about_teacher(self.taught), "guided_supernets": self.guided_supernets}
 
     def _recipe(self, name: str, given: list[str]) -> Recipe:
@@ -106,10 +108,11 @@ class Bench:
         leaning = "" if run.identity is None else f",identity={run.identity}"
         trials = self.options.population * self.options.generations
         parents = min(PARENTS, self.options.population)
+        objective = f"supernet:{supernet}:images={self.options.images}"
         result = run_search(
             run.space,
             out=Path(self.options.work) / f"search-{run.name}-{run.budget}-{seed}",
-            objective=f"supernet:{supernet}",
+            objective=objective,
             strategy=f"nsga2:population={self.options.population},parents={parents},tries={TRIES}{leaning}",
             trials=trials,
             limits=Limits(min_macs=round(WINDOW * run.budget), max_macs=run.budget),
@@ -122,12 +125,13 @@ class Bench:
         assert best is not None
         seconds = sum(trial.seconds for trial in result.study.trials)
         passes = len(run.sharing.sides) * len(result.study.trials)
+        accuracy = SupernetEvaluator(supernet, device=self.options.device)
         return {
             "settings": best.settings,
-            "inherited_top1": best.measured[f"supernet:{supernet}"],
+            "inherited_top1": accuracy.one(best.settings).scores[accuracy.name],
             "trials": len(result.study.trials),
             "search_seconds": seconds,
-            "images_per_second": self.validation_images * passes / seconds,
+            "images_per_second": self.options.images * passes / seconds,
         }
 
     def retrain(self, name: str, settings: Settings, seed: int) -> float:

@@ -34,9 +34,9 @@ SURFACE = {
     "--evaluate-every --image-size --json --out --patch-size --recipe --resident --resume --save-every --seed --set "
     "--candidates --class-token --compile --in-place-distillation --share --subnets --widths --workers space",
     "specialize": f"{LIMITS} --candidates --device --json --latency --max-latency --min-throughput --out --rank run",
-    "evolve-space": f"{LIMITS} --allow-changed --batch-size --channels --compile --data --device --distill --distill-kind --epochs "
-    "--image-size --images --iterations --json --max-size --most-steps --objective --out --paired "
-    "--patch-size --recipe --resident --resume --rounding --samples --save-every --seed --set --step "
+    "evolve-space": f"{LIMITS} --allow-changed --batch-size --channels --compile --data --device --distill "
+    "--distill-kind --epochs --image-size --images --iterations --json --max-size --most-steps --objective --out "
+    "--paired --patch-size --recipe --resident --resume --rounding --samples --save-every --seed --set --step "
     "--subnets --tau --workers space",
     "guidelines": "--figures --json study",
     "supernet eval": "--device --json arch run",

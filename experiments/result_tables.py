@@ -176,6 +176,15 @@ def s3_cifar10(found: Row) -> list[str]:
     return table(names, rows)
 
 
+def s3_bias_tables(found: Row) -> list[str]:
+    rows = [
+        [row["networks"], value(row["interpolated"]), value(row["separate"]), apart(row["interpolated_minus_separate"])]
+        for row in found["summary"]
+    ]
+    names = ["networks", "one table, interpolated", "a table for each window", "interpolated minus separate"]
+    return [f"Mean inherited accuracy of {found['networks']} networks, percent:", "", *table(names, rows)]
+
+
 def proxy_winners(found: Row) -> list[str]:
     rows = [
         [row["space"], row["name"], million(row["params"]), value(row["test_top1"]), apart(row["minus_random"])]
@@ -192,6 +201,7 @@ TABLES: dict[str, tuple[str, Callable[[Row], list[str]]]] = {
     "vitas_table2.json": ("vitas.md", vitas_table2),
     "vitas_table3.json": ("vitas.md", vitas_table3),
     "s3_cifar10.json": ("s3.md", s3_cifar10),
+    "s3_bias_tables.json": ("s3.md", s3_bias_tables),
     "proxy_winners.json": ("autoprox.md", proxy_winners),
 }
 

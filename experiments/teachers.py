@@ -63,5 +63,6 @@ def about_teacher(taught: Distillation | None) -> dict[str, Any] | None:
     folder = Path(taught.teacher)
     result = json.loads((folder / "result.json").read_text())
     digest = sha256((folder / "model.safetensors").read_bytes()).hexdigest()[:16]
-    about = {"kind": "+".join(taught.kind), "network": NETWORK, "sha256": digest, "weight": taught.weight}
+    network = json.loads((folder / "config.json").read_text())["architecture"]
+    about = {"kind": "+".join(taught.kind), "network": network, "sha256": digest, "weight": taught.weight}
     return about | {name: result[name] for name in ("test_top1", "images_seen", "seconds")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 def experiments(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(EXPERIMENTS))
     return importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small one in the place of ResNet-56."""
+    folder = tmp_path_factory.mktemp("taught") / "teacher"
+    recipe = change(RECIPES["quick"], {"epochs": "1", "image_size": "16"})
+    plan = TrainingPlan(timm="test_resnet", geometry=Geometry(image_size=16, classes=10), data="digits", recipe=recipe)
+    train_network(plan, folder, machine=Machine(device="cpu"))
+    return str(folder)
 
 
 def test_the_analysis_of_prenas(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,15 +75,16 @@ def test_picks_compared_with_published_ones(experiments: Any) -> None:
 def run_script(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
     common = ["--data", "digits", "--space", "autoformer-micro", "--image-size", "16", "--patch-size", "8"]
     common += ["--recipe", "quick", "--set", "epochs=1", "--draws", "2", "--device", "cpu", "--commit", "none"]
+    common += [] if "--teacher" in options else ["--guidance", "none"]
     monkeypatch.setattr("sys.argv", [name, *common, "--work", str(work), "--out", str(work / "results"), *options])
     experiments(name).main()
     return json.loads((work / "results" / f"{name}.json").read_text())
 
 
 def test_preferred_against_redundant_training(
-    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch, teacher: str
 ) -> None:
-    options = ["--budgets", "35k,55k", "--seeds", "2"]
+    options = ["--budgets", "35k,55k", "--seeds", "2", "--teacher", teacher]
     found = run_script(experiments, monkeypatch, "prenas_training", tmp_path, *options)
     assert [row["budget"] for row in found["rows"]] == [35_000, 55_000]
     for row in found["rows"]:
@@ -104,7 +116,7 @@ def test_the_supernet_experiment_goes_on_where_it_stopped(
     options += ["--supernet-epochs", "1", "--supernet-batch", "128", "--trials", "4", "--budget", "0.06"]
     options += ["--range", "0.05", "0.06", "--random", "1", "--spread", "3", "--seeds", "2", "--at-once", "1"]
     options += ["--set", "epochs=1", "--set", "batch_size=128", "--device", "cpu", "--commit", "none"]
-    options += ["--work", str(tmp_path / "work"), "--out", str(tmp_path)]
+    options += ["--work", str(tmp_path / "work"), "--out", str(tmp_path), "--guidance", "none"]
     module = experiments("cifar10_supernet")
     for minutes in ("0", "10"):
         monkeypatch.setattr("sys.argv", ["cifar10_supernet.py", *options, "--minutes", minutes])
@@ -129,14 +141,17 @@ def test_the_supernet_experiment_goes_on_where_it_stopped(
 def run_vitas(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
     common = ["--data", "digits", "--space", "vitas-micro", "--image-size", "16", "--patch-sizes", "4", "8"]
     common += ["--recipe", "quick", "--set", "epochs=1", "--retrain", "quick", "--set-retrain", "epochs=1"]
-    common += ["--population", "3", "--generations", "2", "--device", "cpu", "--commit", "none"]
+    common += ["--population", "3", "--generations", "2", "--images", "50", "--device", "cpu", "--commit", "none"]
     monkeypatch.setattr("sys.argv", [name, *common, "--work", str(work), "--out", str(work / "results"), *options])
     experiments(name).main()
     return json.loads((work / "results" / f"{name}.json").read_text())
 
 
-def test_what_a_super_transformer_shares(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_super_transformer_shares(
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch, teacher: str
+) -> None:
     options = ["--baseline", "16", "2", "3", "--seeds", "1", "--scales", "1.25", "--rows", "0", "1", "2", "7"]
+    options += ["--teacher", teacher]
     found = run_vitas(experiments, monkeypatch, "vitas_table2", tmp_path, *options)
     rows = {row["row"]: row for row in found["rows"]}
     assert set(rows) == {0, 1, 2, 7} and "inherited_top1" not in rows[0]
@@ -152,7 +167,7 @@ def test_what_a_super_transformer_shares(tmp_path: Path, experiments: Any, monke
 
 
 def test_strong_and_weak_augmentation(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ["--budget", "150k", "--seeds", "1", "--rows", "6", "0"]
+    options = ["--budget", "150k", "--seeds", "1", "--rows", "6", "0", "--guidance", "none"]
     found = run_vitas(experiments, monkeypatch, "vitas_table3", tmp_path, *options)
     assert [row["row"] for row in found["rows"]] == [6, 0]
     strong = found["rows"][1]["recipe"]
@@ -205,7 +220,8 @@ def test_spaces_a_b_and_c_of_s3(tmp_path: Path, experiments: Any, monkeypatch: p
     space = "s3-initial:depth=1+2/1/1/1,embed_dim=16+24/16/16/16,num_heads=1,mlp_ratio=1,window_size=2/2/2/1"
     options = ["--data", "digits", "--space", space, "--step", "embed_dim=8", "--most-steps", "1", "--image-size", "8"]
     options += ["--samples", "2", "--recipe", "quick", "--set", "epochs=1", "--set", "batch_size=256"]
-    options += ["--retrain-set", "epochs=1", "--retrain-set", "batch_size=256", "--trials", "3", "--seeds", "1"]
+    options += ["--retrain", "quick", "--set-retrain", "epochs=1", "--set-retrain", "batch_size=256", "--trials", "3"]
+    options += ["--seeds", "1", "--guidance", "none", "--images", "50"]
     options += ["--max-macs", "10M", "--device", "cpu", "--commit", "none", "--iterations", "1"]
     monkeypatch.setattr("sys.argv", ["s3", *options, "--work", str(tmp_path), "--out", str(tmp_path / "results")])
     experiments("s3_cifar10").main()
@@ -235,3 +251,36 @@ def test_inherited_tuned_and_from_scratch(tmp_path: Path, experiments: Any, monk
     rows = json.loads((tmp_path / "s3_inherited.json").read_text())["cells"]
     assert len(rows) == 2 and all(0 <= row[name]["mean"] <= 100 for row in rows for name in ("tuned", "scratch"))
     assert all(len(row["attention"]) == sum(row["settings"]["depth"]) for row in rows)
+
+
+def test_one_bias_table_or_one_for_each_window(
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = "s3:depth=1,embed_dim=16/16/16/16,num_heads=1,mlp_ratio=1,window_size=2+4/2/2/1"
+    options = ["--data", "digits", "--space", space, "--image-size", "8", "--recipe", "quick", "--set", "epochs=1"]
+    options += ["--set", "batch_size=256", "--networks", "2", "--images", "50", "--seeds", "1", "--guidance", "none"]
+    options += ["--device", "cpu", "--commit", "none", "--work", str(tmp_path), "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["s3_bias_tables.py", *options])
+    experiments("s3_bias_tables").main()
+    found = json.loads((tmp_path / "s3_bias_tables.json").read_text())
+    top1 = {cell["tables"]: cell["top1"] for cell in found["cells"]}
+    for row in found["summary"]:
+        ours, theirs = (top1[tables][row["networks"]] for tables in ("interpolated", "separate"))
+        assert row["interpolated_minus_separate"]["mean"] == pytest.approx(ours - theirs)
+    assert len(experiments("result_tables").s3_bias_tables(found)) == 2 + 2 + 3
+
+
+def test_a_cell_that_fails_loses_no_row_of_another(experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sittings = experiments("sittings")
+    monkeypatch.setattr(sittings, "ProcessPoolExecutor", lambda count, mp_context: ThreadPoolExecutor(count))
+
+    def work(cell: int) -> dict[str, int]:
+        if cell == 1:
+            raise ValueError("this one")
+        return {"twice": 2 * cell}
+
+    rows = {}
+    with pytest.raises(ValueError, match="this one"):
+        for name, row in sittings.in_time(work, {str(n): n for n in range(4)}, at_once=2, until=float("inf")):
+            rows[name] = row
+    assert rows == {str(n): {"twice": 2 * n} for n in (0, 2, 3)}

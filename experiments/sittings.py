@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -85,6 +86,8 @@ def in_time(
             if time.monotonic() < until:
                 yield name, work(cell)
         return
+    share = max(1, (os.cpu_count() or 1) // at_once)  # without it every process starts a compiler for every core
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share))
     coming = iter(cells.items())
     running: dict[Future[Row], str] = {}
     failed: list[BaseException] = []

@@ -272,6 +272,7 @@ def test_one_bias_table_or_one_for_each_window(
 
 def test_a_cell_that_fails_loses_no_row_of_another(experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sittings = experiments("sittings")
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # as given, and as it was afterwards
     monkeypatch.setattr(sittings, "ProcessPoolExecutor", lambda count, mp_context: ThreadPoolExecutor(count))
 
     def work(cell: int) -> dict[str, int]:

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from common import RESULTS, circumstances, write
 from teachers import about_teacher, add_teacher_options, guided
-from trainings import Training, by_name, difference, seed_spread, train_all
+from trainings import by_name, difference, from_scratch, seed_spread, train_all
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
@@ -59,11 +59,13 @@ def main() -> None:
     recipe = change(RECIPES["small-images-guided"], {"image_size": str(options.image_size)} | dict(options.set))
     path = options.out / FILE
     found: Row = json.loads(path.read_text()) if path.exists() else {}
-    found |= {"command": options.command, "data": Path(options.data).name, "space": space.name}
     taught = guided(options, geometry)
-    found |= about(device, options) | {"recipe": recipe.to_json()}
-    if found.setdefault("teacher", about_teacher(taught)) != about_teacher(taught):
-        raise VitsearchError(f"{path} was made with another teacher: give --teacher, or another --out")
+    asked = {"data": Path(options.data).name, "space": space.name, "recipe": recipe.to_json()}
+    asked = json.loads(json.dumps(asked | {"teacher": about_teacher(taught)}))
+    differ = [name for name, value in asked.items() if found and found.get(name) != value]
+    if differ:
+        raise VitsearchError(f"{path} was made with another {differ[0]}: give another --out")
+    found |= {"command": options.command} | asked | about(device, options)
     found.setdefault("networks", others(options, space, geometry))
     until = time.monotonic() + 60 * options.minutes
     with ThreadPoolExecutor(1) as beside:
@@ -204,23 +206,14 @@ def retrain(
     """What is known of the networks and not trained yet; whether all of it is done."""
     rows: list[Row] = found.setdefault("retrained", [])
     near, spread = ("winner", "largest", "random"), ("spread",)
-    trainings = [
-        Training(
-            name=name,
-            plan=TrainingPlan(
-                settings=settings,
-                geometry=geometry,
-                data=options.data,
-                recipe=recipe,
-                seed=seed,
-                distillation=taught,
-            ),
-        )
+    wanted = [
+        (name, settings, seed)
         for seed in range(options.seeds)
         for group in ((spread, near) if seed else (near, spread))  # second seeds of many say how far seeds differ
         for name, settings in found["networks"].items()
         if name.startswith(group)
     ]
+    trainings = from_scratch(wanted, geometry=geometry, data=options.data, recipe=recipe, taught=taught)
 
     def done(row: Row) -> None:
         rows.append(row | {"commit": found["commit"]})

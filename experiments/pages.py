@@ -15,6 +15,8 @@ def put(page: str, script: str, text: str) -> None:
     path, name = ROOT / "docs" / page, Path(script).name
     marks = re.compile(rf"(<!-- made by experiments/{re.escape(name)}[^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
     before = path.read_text()
+    if not marks.search(before):
+        sys.exit(f"docs/{page} has no place for what experiments/{name} makes")
     after = marks.sub(lambda found: f"{found.group(1)}{text}\n{found.group(2)}", before)
     if "--check" not in sys.argv:
         path.write_text(after)

@@ -16,14 +16,13 @@ from typing import Any
 from prenas_training import add_options, choose, inputs
 from sittings import Sittings, kept, seed_by_seed, spread
 from teachers import about_teacher, guided
-from trainings import Training, train_one
+from trainings import from_scratch, train_one
 
 from vitsearch.architecture import Settings
 from vitsearch.arguments import read_quantity
 from vitsearch.cost import Geometry, Limits
 from vitsearch.spaces import SPACES, cost_of, sample
 from vitsearch.study import run_search
-from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.run import Machine
 
 FILE = "prenas_from_scratch.json"
@@ -43,23 +42,10 @@ def main() -> None:
     about = {"data": Path(options.data).name, "space": options.space, "recipe": recipe.to_json(), "networks": chosen}
     about |= {"teacher": about_teacher(taught)}
     sittings = Sittings(FILE, options, about)
-    trainings = {
-        f"{name}-{seed}": Training(
-            name=name,
-            plan=TrainingPlan(
-                settings=settings,
-                geometry=geometry,
-                data=options.data,
-                recipe=recipe,
-                seed=seed,
-                distillation=taught,
-            ),
-        )
-        for seed in range(options.seeds)
-        for name, settings in chosen.items()
-    }
+    wanted = [(name, settings, seed) for seed in range(options.seeds) for name, settings in chosen.items()]
+    trainings = from_scratch(wanted, geometry=geometry, data=options.data, recipe=recipe, taught=taught)
     work = partial(train_one, folder=options.work, machine=Machine(device=options.device))
-    complete = sittings.run(work, trainings)
+    complete = sittings.run(work, {f"{one.name}-{one.plan.seed}": one for one in trainings})
     rows = [row_of(name, settings, geometry, sittings.rows) for name, settings in chosen.items()]
     sittings.write({"complete": complete, "seeds": options.seeds, "rows": rows})
     for row in rows:

@@ -216,6 +216,8 @@ def rendered(results: Path = RESULTS) -> dict[Path, str]:
             found = json.loads((results / name).read_text())
             text = "\n".join(["", about(found), "", *render(found), ""])
         before = pages.get(path) or path.read_text()
+        if not marks.search(before):
+            sys.exit(f"docs/{page} has no place for {name}")
         pages[path] = marks.sub(lambda match, text=text: f"{match.group(1)}{text}\n{match.group(2)}", before)
     return pages
 

@@ -6,7 +6,7 @@ kept, so that an experiment can be done in several sittings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
@@ -16,9 +16,12 @@ from typing import Any
 
 from sittings import in_time
 
-from vitsearch.cost import Cost
+from vitsearch.architecture import Settings
+from vitsearch.cost import Cost, Geometry
 from vitsearch.spaces import cost_of
+from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.recipe import Recipe
 from vitsearch.training.run import Machine, train_network
 
 Row = dict[str, Any]
@@ -31,6 +34,22 @@ class Training:
 
     def is_row(self, row: Row) -> bool:
         return (row["name"], row["seed"], row["settings"]) == (self.name, self.plan.seed, self.plan.settings)
+
+
+def from_scratch(
+    networks: Iterable[tuple[str, Settings, int]],
+    *,
+    geometry: Geometry,
+    data: str,
+    recipe: Recipe,
+    taught: Distillation | None,
+) -> list[Training]:
+    """Of every name, network and seed."""
+    common: dict[str, Any] = {"geometry": geometry, "data": data, "recipe": recipe, "distillation": taught}
+    return [
+        Training(name=name, plan=TrainingPlan(settings=settings, seed=seed, **common))
+        for name, settings, seed in networks
+    ]
 
 
 def train_one(training: Training, folder: Path, machine: Machine) -> Row:

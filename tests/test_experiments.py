@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from vitsearch.cost import Geometry
+from vitsearch.errors import VitsearchError
 from vitsearch.spaces import SPACES
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, change
@@ -123,6 +124,9 @@ def test_the_supernet_experiment_goes_on_where_it_stopped(
         module.main()
         found = json.loads((tmp_path / "cifar10_supernet.json").read_text())
         assert found["complete"] == (minutes == "10")
+    monkeypatch.setattr("sys.argv", ["cifar10_supernet.py", *options, "--set", "learning_rate=1"])
+    with pytest.raises(VitsearchError, match="was made with another recipe: give another --out"):
+        module.main()  # rows of two recipes are no comparison
     names = ["winner", "largest", "random-0", "spread-0", "spread-1", "spread-2"]
     assert sorted(found["networks"]) == sorted(names) == sorted(found["inherited_validation_top1"])
     assert {(row["name"], row["seed"]) for row in found["retrained"]} == {(n, s) for n in names for s in (0, 1)}
@@ -285,3 +289,22 @@ def test_a_cell_that_fails_loses_no_row_of_another(experiments: Any, monkeypatch
         for name, row in sittings.in_time(work, {str(n): n for n in range(4)}, at_once=2, until=float("inf")):
             rows[name] = row
     assert rows == {str(n): {"twice": 2 * n} for n in (0, 2, 3)}
+
+
+def test_a_page_without_a_place_for_its_table_is_an_error(
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = experiments("pages")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr("sys.argv", ["some_tables.py"])
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "page.md"
+    page.write_text("text\n<!-- made by experiments/some_tables.py -->\nold\n<!-- end -->\n")
+    pages.put("page.md", "experiments/some_tables.py", "new")
+    assert page.read_text() == "text\n<!-- made by experiments/some_tables.py -->\nnew\n<!-- end -->\n"
+    monkeypatch.setattr("sys.argv", ["some_tables.py", "--check"])
+    pages.put("page.md", "experiments/some_tables.py", "new")
+    with pytest.raises(SystemExit, match="is not what the results say"):
+        pages.put("page.md", "experiments/some_tables.py", "newer")
+    with pytest.raises(SystemExit, match="has no place for what"):
+        pages.put("page.md", "experiments/other_tables.py", "new")

@@ -341,6 +341,9 @@ def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..
         (["s3-initial", "--objective", "supernet:x"], "`objective` must be a proxy or a cost"),
         (["autoformer-tiny", "--objective", "params"], "`space` must have stages of window attention"),
         (["s3-initial", "--subnets", "chosen"], "`candidates` must be given for subnets chosen"),
+        (["s3-initial", "--images", "100000"], "`images` must be a whole number from 1 to"),
+        (["s3-initial", "--objective", "params", "--images", "9"], "`--images` must be left out with --objective"),
+        (["s3-initial", "--objective", "params", "--distill", "x"], "`--distill` must be left out with --objective"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

@@ -4,6 +4,7 @@ memory, gradients and their order are the same."""
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,6 +16,10 @@ from vitsearch.cost import Geometry
 from vitsearch.models.recorded import Work
 from vitsearch.models.supernet import Supernet
 from vitsearch.spaces import SPACES
+from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.recipe import RECIPES, change
+from vitsearch.training.run import Machine, train_network
+from vitsearch.training.supernet import SupernetTrainer
 
 GEOMETRY = Geometry(image_size=32, classes=10)
 
@@ -119,3 +124,34 @@ def test_each_precision_is_recorded_by_itself() -> None:
     for half in (False, True, False):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half):
             assert torch.equal(recorded(images, architecture), plain(images, architecture)), half
+
+
+def test_memory_that_runs_out_drops_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer's own way, with a batch that is too large at the first look."""
+    monkeypatch.setattr("vitsearch.training.supernet.GraphRecorder", DoneAgain)
+    monkeypatch.setattr(SupernetTrainer, "compile", lambda self: self._record())
+    monkeypatch.setattr(SupernetTrainer, "_records", True)
+    seen: list[Any] = []
+    real = SupernetTrainer.add_gradients
+
+    def full(self: SupernetTrainer, images: Tensor, targets: Tensor, pieces: int, *more: Any, **options: Any) -> Tensor:
+        found = real(self, images, targets, pieces, *more, **options)
+        seen.append(self.network._skeletons.recorded)
+        if len(seen) == 1:
+            raise torch.cuda.OutOfMemoryError("full")
+        return found
+
+    monkeypatch.setattr(SupernetTrainer, "add_gradients", full)
+    recipe = change(RECIPES["quick"], {"epochs": "1", "batch_size": "600", "image_size": "32"})
+    space = SPACES["autoformer-micro"]
+    plan = TrainingPlan(
+        space={"name": space.name, "fixed": space.fixed()},
+        subnets="uniform",
+        geometry=GEOMETRY,
+        data="digits",
+        recipe=recipe,
+    )
+    done = train_network(plan, tmp_path / "run", machine=Machine(device="cpu", compiled=True))
+    assert done.epochs[0]["micro_batches"] == 2
+    assert seen[0] is not None and seen[1] is not None and seen[1] is not seen[0]
+    assert all(one is seen[1] for one in seen[1:])

@@ -65,7 +65,7 @@ def restore_optimizer(
         prefix = f"optimizer.{name}."
         found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         for key, value in found.items():
-            if value.shape == parameter.shape:  # in memory as the parameter is, which may be channels last
+            if value.shape == parameter.shape and key != "step":  # laid out as the parameter, maybe channels last
                 optimizer.state[parameter][key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
             else:
                 on_device = value if key == "step" else value.to(parameter.device)

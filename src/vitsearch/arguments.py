@@ -15,7 +15,7 @@ from typing import Any
 from vitsearch.architecture import Settings, brief, check_seed
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.errors import VitsearchError
-from vitsearch.records import parse_json
+from vitsearch.records import parse_json, supernet_and_images
 from vitsearch.spaces import patches_of
 from vitsearch.spaces.base import Understood, understand
 
@@ -260,7 +260,7 @@ def objective_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
         if kind == "supernet":
             from vitsearch.training.plan import read_plan
 
-            plan, _ = read_plan(Path(file))
+            plan, _ = read_plan(Path(supernet_and_images(file)[0]))
             fixed = plan.space["fixed"] if plan.space else {}
             return plan.geometry, patch_size if patch_size is not None else patches_of(fixed)
         if kind == "predictor":

@@ -36,6 +36,7 @@ from vitsearch.proxies import Proxy, Subject, parse_proxy
 from vitsearch.proxies.batched import goes_batched, routes, score_group
 from vitsearch.proxies.diversity import nuclear_norms
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
+from vitsearch.records import IMAGES, supernet_and_images
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import Space, canonical, decode, space_over
 from vitsearch.throughput import Stopwatch
@@ -47,7 +48,6 @@ from vitsearch.training.supernet import accuracy, read_supernet
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
 SUPERNET, PREDICTOR, THROUGHPUT = "supernet:", "predictor:", "throughput"
-IMAGES = ":images="
 CPU_ROOM, CPU_MOST = 1 << 30, 4
 """On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
@@ -291,16 +291,6 @@ class SupernetEvaluator:
         return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
 
 
-def supernet_evaluator(text: str, device: torch.device) -> SupernetEvaluator:
-    """From `FOLDER`, or `FOLDER:images=1000`."""
-    folder, given, count = text.rpartition(IMAGES)
-    if not given:
-        return SupernetEvaluator(text, device=device)
-    if not count.isdecimal():
-        raise VitsearchError(f"`images` must be a whole number, as in supernet:DIR{IMAGES}1000, but got {count!r}")
-    return SupernetEvaluator(folder, images=int(count), device=device)
-
-
 class PredictorEvaluator:
     """What a fitted predictor expects, and beside it under `..._std` how sure it is, in percent."""
 
@@ -364,9 +354,8 @@ class Evaluator:
         if LATENCY in names and latency is None:
             raise VitsearchError("`objective` latency needs a file in `latency`, but got none")
         self.latencies = [] if latency is None else [LatencyEvaluator(latency)]
-        self.supernets = [
-            supernet_evaluator(name.removeprefix(SUPERNET), device) for name in names if name.startswith(SUPERNET)
-        ]
+        asked = [supernet_and_images(name.removeprefix(SUPERNET)) for name in names if name.startswith(SUPERNET)]
+        self.supernets = [SupernetEvaluator(folder, images=images, device=device) for folder, images in asked]
         self.predictors = [
             PredictorEvaluator(name.removeprefix(PREDICTOR)) for name in names if name.startswith(PREDICTOR)
         ]

@@ -20,6 +20,7 @@ from typing import IO, Any
 from vitsearch.architecture import Settings, brief
 from vitsearch.errors import BadStudy, VitsearchError
 
+IMAGES = ":images="
 MAY_OVERFLOW = re.compile(r"\d[eE]\+?\d{3}|\d{300}")  # what a float literal beyond the largest float looks like
 
 
@@ -56,6 +57,16 @@ class Trial:
         if not isinstance(data["error"], (str, type(None))) or not _is_number(data["seconds"]):
             raise ValueError("`error` must be a text or null and `seconds` a number")
         return cls(number=number, settings=settings, measured=measured, error=data["error"], seconds=data["seconds"])
+
+
+def supernet_and_images(text: str) -> tuple[str, int | None]:
+    """What follows `supernet:` in an objective: a folder, or `FOLDER:images=1000`; None: all validation images."""
+    folder, given, count = text.rpartition(IMAGES)
+    if not given:
+        return text, None
+    if not count.isdecimal():
+        raise VitsearchError(f"`images` must be a whole number, as in supernet:DIR{IMAGES}1000, but got {count!r}")
+    return folder, int(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def test_an_objective_is_the_accuracy_of_the_extracted_network(trained: Path) ->
         assert score.scores == {f"supernet:{trained}": pytest.approx(expected["top1"])}
 
 
-def test_some_images_judge_where_that_is_asked_for(tmp_path: Path, trained: Path) -> None:
+def test_some_images_judge_where_that_is_asked_for(tmp_path: Path, trained: Path, cli: Callable[..., Any]) -> None:
     settings = vitsearch.sample(SPACE, 2, seed=1)
     data = open_training_data("digits")
     some = some_of_each_class(data.part("validation"), 50)
@@ -94,8 +94,9 @@ def test_some_images_judge_where_that_is_asked_for(tmp_path: Path, trained: Path
         expected = evaluate(supernet.extract(SPACE.decode(one)), batches, World(device=torch.device("cpu")), "float32")
         assert expected["images"] == 50
         assert score.scores == {name: pytest.approx(expected["top1"])}
-    done = run_search(SPACE, out=tmp_path / "run", objective=name, trials=3, device="cpu", geometry=GEOMETRY)
-    assert done.study.best is not None and name in done.study.best.measured
+    options = ["--objective", name, "--trials", "3", "--device", "cpu", "--out", tmp_path / "run"]
+    done = cli("search", SPACE.name, *options, "--json").json()  # image size, classes and patches are the supernet's
+    assert done["trials"] == 3 and name in done["best"]["measured"]
     for wrong, rule in (
         ("many", "`images` must be a whole number"),
         ("100000", "`images` must be a whole number from"),

@@ -9,8 +9,8 @@
    of the space, and 24 networks spread evenly over 5 to 10 M. Each is measured on the test part once. All but the
    winner are trained beside the supernet, `--at-once` of them; on a GPU they get on best under NVIDIA's MPS
    (`nvidia-cuda-mps-control -d`).
-The result holds every curve, seed, number of images seen and wall time; differences stand beside the spread between
-seeds, and below it they are `not distinguishable`. After `--minutes` no training of step 3 is begun; a later run with
+The result holds every curve, seed, number of images seen and wall time; differences stand beside their interval,
+by the spread between seeds (readings.py). After `--minutes` no training of step 3 is begun; a later run with
 the same `--out` does what is missing.
 """
 
@@ -29,8 +29,9 @@ from typing import Any
 
 import torch
 from common import RESULTS, circumstances, write
+from readings import between_seeds, difference
 from teachers import about_teacher, add_teacher_options, guided
-from trainings import by_name, difference, from_scratch, seed_spread, train_all
+from trainings import by_name, from_scratch, train_all
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
@@ -230,19 +231,21 @@ def retrain(
 def read(found: Row) -> Row:
     """What can be said: the winner among random networks, against the largest, and inherited against retrained."""
     rows, inherited = found["retrained"], found["inherited_validation_top1"]
-    spread, reached = seed_spread(rows), by_name(rows)
     if not rows:
         return {}
-    reading: Row = {"seed_spread": spread, "lowest_top1": min(row["test_top1"] for row in rows)}
+    reached = by_name(rows)
+    noise = between_seeds(reached.values())
+    reading: Row = {"seed_spread": noise and noise.deviation, "lowest_top1": min(row["test_top1"] for row in rows)}
     reading["trained_enough"] = reading["lowest_top1"] >= 85
     random = {name: values for name, values in reached.items() if name.startswith("random")}
     if "winner" in reached and random:
         winner = reached["winner"]
         pooled = [value for values in random.values() for value in values]
         below = sum(fmean(values) < fmean(winner) for values in random.values())
-        reading["winner"] = {"top1": winner, "above": below, "of": len(random), **difference(winner, pooled, spread)}
+        apart = difference(winner, pooled, noise)
+        reading["winner"] = {"top1": winner, "above": below, "of": len(random), "minus_random": apart}
         if "largest" in reached:
-            reading["winner_against_largest"] = difference(winner, reached["largest"], spread)
+            reading["winner_minus_largest"] = difference(winner, reached["largest"], noise)
     reading["correlation"] = correlation({n: v for n, v in reached.items() if n.startswith("spread")}, inherited, found)
     return reading
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from prenas_training import add_options, choose, inputs
-from sittings import Sittings, kept, seed_by_seed, spread
+from readings import between_seeds, difference, spread
+from sittings import Sittings, kept
 from teachers import about_teacher, guided
 from trainings import from_scratch, train_one
 
@@ -59,7 +60,10 @@ def row_of(name: str, settings: Settings, geometry: Geometry, cells: list[dict[s
 
     row = {"name": name, "settings": settings, "params": cost_of(settings, geometry).params, "test_top1": of(name)}
     row |= spread(of(name)) or {}
-    return row if name == "prenas" else row | {"prenas_minus_this": seed_by_seed(of("prenas"), of(name))}
+    if name == "prenas":
+        return row
+    noise = between_seeds([of(other) for other in sorted({cell["name"] for cell in cells})])
+    return row | {"prenas_minus_this": difference(of("prenas"), of(name), noise)}
 
 
 def networks(options: argparse.Namespace, geometry: Geometry) -> dict[str, Settings]:

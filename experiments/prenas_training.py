@@ -13,9 +13,11 @@ import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from sittings import Sittings, add_sitting_options, kept, seed_by_seed
+from readings import difference
+from sittings import Sittings, add_sitting_options, kept
 from teachers import about_teacher, add_teacher_options, guided
 
 from vitsearch.architecture import Settings
@@ -70,7 +72,9 @@ def main() -> None:
         scheme: [row["top1"] for seed in range(options.seeds) if (row := sittings.row(names[scheme, seed]))]
         for scheme in options.schemes
     }
-    found = sittings.write({"complete": complete, "seeds": options.seeds, "rows": rows(picks, accuracies)})
+    found = {"rows": rows(picks, accuracies), "mean": row_of(means(accuracies))}
+    sittings.write({"complete": complete, "seeds": options.seeds} | found)
+    print("all", found["mean"])
     for row in found["rows"]:
         print(row["budget"], {name: row[name] for name in row if name not in ("budget", "settings")})
 
@@ -134,18 +138,23 @@ def train(
 
 
 def rows(picks: list[dict[str, Any]], accuracies: dict[str, list[list[float]]]) -> list[dict[str, Any]]:
-    """For each network its accuracies by scheme and seed, and each scheme's difference to the last, seed by seed."""
-    found = []
-    *others, reference = accuracies
-    for number, pick in enumerate(picks):
-        of = {scheme: [by_network[number] for by_network in seeds] for scheme, seeds in accuracies.items()}
-        row: dict[str, Any] = pick | {"top1": of}
-        for scheme in others:
-            row[f"{scheme}_minus_{reference}"] = seed_by_seed(of[scheme], of[reference])
-        every = [value for values in of.values() for value in values]
-        row["counts"] = bool(every) and min(every) >= REACHED
-        found.append(row)
-    return found
+    """For each network its accuracies by scheme and seed, and each scheme's difference to the last."""
+    return [
+        pick | row_of({scheme: [networks[number] for networks in seeds] for scheme, seeds in accuracies.items()})
+        for number, pick in enumerate(picks)
+    ]
+
+
+def means(accuracies: dict[str, list[list[float]]]) -> dict[str, list[float]]:
+    """Over the networks of each supernet, which share its luck."""
+    return {scheme: [fmean(networks) for networks in seeds] for scheme, seeds in accuracies.items()}
+
+
+def row_of(top1: dict[str, list[float]]) -> dict[str, Any]:
+    *others, reference = top1
+    every = [value for values in top1.values() for value in values]
+    row: dict[str, Any] = {"top1": top1, "counts": bool(every) and min(every) >= REACHED}
+    return row | {f"{scheme}_minus_{reference}": difference(top1[scheme], top1[reference]) for scheme in others}
 
 
 if __name__ == "__main__":

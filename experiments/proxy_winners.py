@@ -19,7 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sittings import Sittings, add_sitting_options, kept, seed_by_seed, spread
+from readings import between_seeds, difference, spread
+from sittings import Sittings, add_sitting_options, kept
 from teachers import train_teacher
 from trainings import Training, train_one
 
@@ -132,12 +133,12 @@ def row_of(
         found = {cell["seed"]: cell["test_top1"] for cell in cells if cell["settings"] == settings}
         return [found[seed] for seed in sorted(found)]
 
-    random = [of(settings) for other, settings in networks.items() if other.startswith("random")]
-    seeds = min(map(len, random), default=0)
-    means = [sum(values[seed] for values in random) / len(random) for seed in range(seeds)]
+    random = [one for other, settings in networks.items() if other.startswith("random") for one in of(settings)]
+    noise = between_seeds([of(settings) for settings in networks.values()])
     row = {"space": space, "name": name, "settings": networks[name]}
     row |= {"params": cost_of(networks[name], geometry).params, "test_top1": spread(of(networks[name]))}
-    return row | {"minus_random": None if name.startswith("random") else seed_by_seed(of(networks[name]), means)}
+    apart = None if name.startswith("random") else difference(of(networks[name]), random, noise)
+    return row | {"minus_random": apart}
 
 
 if __name__ == "__main__":

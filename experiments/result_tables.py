@@ -39,11 +39,11 @@ def value(found: Row | None) -> str:
 
 
 def apart(found: Row | None) -> str:
-    """A difference beside its spread over seeds, and what can be said."""
+    """A difference with its interval, and what can be said."""
     if found is None:
         return ""
-    spread = "" if found["deviation"] is None else f" ± {found['deviation']:.2f}"
-    return f"{found['mean']:+.2f}{spread}: {found.get('reading', '')}".removesuffix(": ")
+    interval = "" if found["interval"] is None else " ({:+.2f} to {:+.2f})".format(*found["interval"])
+    return f"{found['mean']:+.2f}{interval}: {found['reading']}"
 
 
 def million(number: float) -> str:
@@ -77,9 +77,9 @@ def sentences(found: Row) -> list[str]:
         lines.append(f"Deviation between seeds of one network: {reading['seed_spread']:.2f} points.")
     if winner := reading.get("winner"):
         place = f"above {winner['above']} of {winner['of']} random networks of its size"
-        lines.append(f"Winner: {place}; to their mean {winner['difference']:+.2f} points, {winner['reading']}.")
-    if most := reading.get("winner_against_largest"):
-        lines.append(f"Winner less the largest network: {most['difference']:+.2f} points, {most['reading']}.")
+        lines.append(f"Winner: {place}; less their mean {apart(winner['minus_random'])}.")
+    if most := reading.get("winner_minus_largest"):
+        lines.append(f"Winner less the largest network: {apart(most)}.")
     if tau := reading.get("correlation"):
         interval = "" if tau["interval"] is None else " ({:.2f} to {:.2f})".format(*tau["interval"])
         others = {"parameters": tau["params_kendall"], "one seed with the other": tau["between_seeds"]}
@@ -96,13 +96,14 @@ def two_digits(number: float | None) -> str:
 
 
 def prenas_training(found: Row) -> list[str]:
-    schemes = list(found["rows"][0]["top1"])
+    schemes = list(found["mean"]["top1"])
     rows = []
-    for row in found["rows"]:
+    for row in [*found["rows"], found["mean"]]:
         top1 = [" / ".join(f"{one:.2f}" for one in row["top1"][scheme]) for scheme in schemes]
         difference = apart(row[f"{schemes[0]}_minus_{schemes[-1]}"])
         counts = "yes" if row["counts"] else "no"
-        rows.append([million(row["budget"]), million(row["params"]), *top1, difference, counts])
+        which = [million(row["budget"]), million(row["params"])] if "budget" in row else ["mean of all", ""]
+        rows.append([*which, *top1, difference, counts])
     return table(["below", "parameters", *schemes, f"{schemes[0]} less {schemes[-1]}", "all above 85 %"], rows)
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from readings import difference, spread
 from s3_cifar10 import SPACE, geometry_of, recipe_of
-from sittings import Sittings, add_sitting_options, seed_by_seed, spread
+from sittings import Sittings, add_sitting_options
 from teachers import about_teacher, add_teacher_options, guided
 
 from vitsearch.architecture import Settings
@@ -87,14 +88,14 @@ def large_windows(settings: Settings) -> float:
 
 
 def compared(kind: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean accuracy of the networks, both ways, and the difference seed by seed."""
+    """Mean accuracy of the networks, both ways, and the difference."""
 
     def of(tables: str) -> list[float]:
         own = sorted((cell for cell in cells if cell["tables"] == tables), key=lambda cell: cell["seed"])
         return [cell["top1"][kind] for cell in own]
 
     found: dict[str, Any] = {"networks": kind} | {tables: spread(of(tables)) for tables in TABLES}
-    return found | {"interpolated_minus_separate": seed_by_seed(of("interpolated"), of("separate"))}
+    return found | {"interpolated_minus_separate": difference(of("interpolated"), of("separate"))}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sittings import Sittings, add_sitting_options, spread
+from readings import spread
+from sittings import Sittings, add_sitting_options
 
 from vitsearch.architecture import Settings
 from vitsearch.data import evaluation_batches, open_training_data

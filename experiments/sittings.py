@@ -11,10 +11,9 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any, TypeVar
 
 from common import RESULTS, circumstances, write
@@ -109,20 +108,3 @@ def in_time(
                     failed.append(error)
     if failed:
         raise failed[0]
-
-
-def spread(values: Sequence[float]) -> Row | None:
-    """Mean and deviation; None where there is nothing."""
-    if not values:
-        return None
-    return {"mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None, "values": list(values)}
-
-
-def seed_by_seed(ours: Sequence[float], others: Sequence[float]) -> Row | None:
-    """The difference, with what can be said of it beside its own spread over the seeds."""
-    found = spread([one - other for one, other in zip(ours, others, strict=False)])
-    if found is None or found["deviation"] is None:
-        return None if found is None else found | {"reading": "one seed: no statement"}
-    clear = abs(found["mean"]) > found["deviation"]
-    reading = "not distinguishable" if not clear else "better" if found["mean"] > 0 else "worse"
-    return found | {"reading": reading}

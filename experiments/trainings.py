@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, variance
 from typing import Any
 
 from sittings import in_time
@@ -96,21 +94,3 @@ def by_name(rows: Sequence[Row]) -> dict[str, list[float]]:
     for row in rows:
         found.setdefault(row["name"], []).append(row["test_top1"])
     return found
-
-
-def seed_spread(rows: Sequence[Row]) -> float | None:
-    """Standard deviation between seeds, pooled over the networks that were trained more than once."""
-    groups = [values for values in by_name(rows).values() if len(values) > 1]
-    if not groups:
-        return None
-    freedom = sum(len(values) - 1 for values in groups)
-    return sqrt(sum((len(values) - 1) * variance(values) for values in groups) / freedom)
-
-
-def difference(first: Sequence[float], second: Sequence[float], spread: float | None) -> Row:
-    """Of two means, in percentage points, with what can be said of it beside the spread between seeds."""
-    found = fmean(first) - fmean(second)
-    if spread is None:
-        return {"difference": found, "seed_spread": None, "reading": "one seed: no statement"}
-    reading = "not distinguishable" if abs(found) < spread else "better" if found > 0 else "worse"
-    return {"difference": found, "seed_spread": spread, "reading": reading}

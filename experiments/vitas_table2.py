@@ -16,7 +16,8 @@ import argparse
 from functools import partial
 from typing import Any
 
-from sittings import Sittings, seed_by_seed, spread
+from readings import between_seeds, difference, spread
+from sittings import Sittings
 from vitas_common import Bench, Run, add_options, dimensions
 
 from vitsearch.architecture import Settings
@@ -105,13 +106,14 @@ def summary(row: int, budget: int, cells: list[dict[str, Any]]) -> dict[str, Any
         ordered = sorted((cell for cell in cells if cell["row"] == number), key=lambda cell: cell["seed"])
         return [cell["runs"][str(budget)] for cell in ordered]
 
-    runs, best = of(row), of(7)
+    runs, every = of(row), [of(number) for number in sorted({cell["row"] for cell in cells})]
     found: dict[str, Any] = {"row": row, "name": "baseline" if row == 0 else ROWS[row][0], "budget": budget}
     for what in ("inherited_top1", "retrained_top1"):
         values = [run[what] for run in runs if what in run]
         found |= {what: spread(values)} if values else {}
         if values and row != 7:
-            found[f"{what}_of_row_7_minus_this"] = seed_by_seed([run[what] for run in best], values)
+            noise = between_seeds([[run[what] for run in others if what in run] for others in every])
+            found[f"{what}_of_row_7_minus_this"] = difference([run[what] for run in of(7)], values, noise)
     return found | {"runs": runs}
 
 

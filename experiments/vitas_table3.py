@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from sittings import Sittings, seed_by_seed, spread
+from readings import difference, spread
+from sittings import Sittings
 from vitas_common import Bench, Run, add_options
 
 from vitsearch.arguments import read_quantity
@@ -83,7 +84,7 @@ def summary(row: int, recipe: Recipe, cells: list[dict[str, Any]]) -> dict[str, 
     for what in ("inherited_top1", "first_generation_top1", "retrained_top1"):
         found[what] = spread(of(row, what))
         if row != 6:
-            found[f"{what}_minus_row_6"] = seed_by_seed(of(row, what), of(6, what))
+            found[f"{what}_minus_row_6"] = difference(of(row, what), of(6, what))
     return found | {"recipe": recipe.to_json(), "runs": [cell for cell in cells if cell["row"] == row]}
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
@@ -73,6 +77,12 @@ def test_picks_compared_with_published_ones(experiments: Any) -> None:
     assert found["between_seeds_heads"] == pytest.approx((1 - 1 - 1) / 3)
 
 
+def draws(experiments: Any, results: Path, name: str) -> None:
+    if importlib.util.find_spec("matplotlib") is not None:
+        (drawn,) = experiments("result_figures").draw(results, results)
+        assert drawn.name == name and drawn.stat().st_size > 10_000
+
+
 def run_script(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
     common = ["--data", "digits", "--space", "autoformer-micro", "--image-size", "16", "--patch-size", "8"]
     common += ["--recipe", "quick", "--set", "epochs=1", "--draws", "2", "--device", "cpu", "--commit", "none"]
@@ -92,9 +102,12 @@ def test_preferred_against_redundant_training(
         balanced, redundant = row["top1"]["balanced"], row["top1"]["redundant"]
         expected = sum(one - other for one, other in zip(balanced, redundant, strict=True)) / 2
         assert row["balanced_minus_redundant"]["mean"] == pytest.approx(expected) and row["counts"] is False
+    draws(experiments, tmp_path / "results", "prenas_training.svg")
+    means = [sum(row["top1"]["balanced"][seed] for row in found["rows"]) / 2 for seed in (0, 1)]
+    assert found["mean"]["top1"]["balanced"] == pytest.approx(means)
     lines = experiments("result_tables").prenas_training(found)
     first = f"{found['rows'][0]['top1']['balanced'][0]:.2f} / {found['rows'][0]['top1']['balanced'][1]:.2f}"
-    assert len(lines) == 4 and first in lines[2] and lines[2].endswith("| no |")
+    assert len(lines) == 5 and first in lines[2] and lines[2].endswith("| no |")
     again = run_script(experiments, monkeypatch, "prenas_training", tmp_path, *options)  # finished runs are read
     assert again["rows"] == found["rows"]
 
@@ -135,11 +148,38 @@ def test_the_supernet_experiment_goes_on_where_it_stopped(
         (row["test_top1"] - means[row["name"]]) ** 2 for row in found["retrained"]
     ]  # two seeds, so one degree of freedom for each network
     assert found["reading"]["seed_spread"] == pytest.approx((sum(deviations) / len(names)) ** 0.5)
-    assert found["reading"]["winner"]["difference"] == pytest.approx(means["winner"] - means["random-0"])
+    apart = found["reading"]["winner"]["minus_random"]
+    assert apart["mean"] == pytest.approx(means["winner"] - means["random-0"])
     assert not found["reading"]["trained_enough"]
     text = "\n".join(experiments("result_tables").cifar10_supernet(found))
-    assert f"of 1 random networks of its size; to their mean {found['reading']['winner']['difference']:+.2f}" in text
+    assert f"of 1 random networks of its size; less their mean {apart['mean']:+.2f} (" in text
     assert all(f"| {name} |" in text for name in names)
+    draws(experiments, tmp_path, "cifar10_supernet.svg")
+
+
+@given(
+    ours=st.lists(st.floats(80, 90), min_size=1, max_size=4),
+    others=st.lists(st.floats(80, 90), min_size=1, max_size=4),
+)
+def test_a_difference_is_student_s(ours: list[float], others: list[float]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXPERIMENTS))
+        readings = importlib.import_module("readings")
+    found, swapped = readings.difference(ours, others), readings.difference(others, ours)
+    assert found["mean"] == pytest.approx(sum(ours) / len(ours) - sum(others) / len(others), abs=1e-9)
+    if len(ours) == len(others) == 1:
+        assert found["reading"] == "one seed: no statement"
+        return
+    low, high = found["interval"]
+    assert [-high, -low] == pytest.approx(swapped["interval"])
+    if found["deviation"] > 1e-6:
+        probability = stats.ttest_ind(ours, others).pvalue
+        assert (low > 0 or high < 0) == (probability < 0.05) or probability == pytest.approx(0.05, abs=1e-6)
+    clear = (low > 0 or high < 0) and abs(found["mean"]) > found["deviation"]
+    assert (found["reading"] != "not distinguishable") == clear
+    if clear:
+        assert {found["reading"], swapped["reading"]} == {"better", "worse"}
+        assert readings.difference(ours, others, higher_is_better=False)["reading"] == swapped["reading"]
 
 
 def run_vitas(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:

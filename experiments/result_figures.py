@@ -1,0 +1,101 @@
+"""Draw docs/figures/ from experiments/results/*.json, whatever of them is there: what was trained, beside its seeds.
+
+python experiments/result_figures.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pages import RESULTS, ROOT
+from result_tables import two_digits
+
+Row = dict[str, Any]
+KINDS = {"spread": ("spread over all sizes", "tab:blue"), "random": ("random, of the winner's size", "tab:orange")}
+ONES = {"winner": "tab:red", "largest": "tab:green"}
+
+
+def cifar10_supernet(found: Row) -> Figure:
+    """From scratch against inherited accuracy, and against parameters; bars reach from seed to seed."""
+    reached: dict[str, list[Row]] = {}
+    for row in found["retrained"]:
+        reached.setdefault(row["name"], []).append(row)
+    inherited = found["inherited_validation_top1"]
+    tau = found["reading"]["correlation"]
+    over = f"the {tau['networks']} of all sizes"
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True)
+    for kind, (label, colour) in KINDS.items():
+        names = [name for name in reached if name.startswith(kind)]
+        scatter(left, [inherited[name] for name in names], [reached[name] for name in names], label, colour)
+        scatter(right, [millions(reached[name]) for name in names], [reached[name] for name in names], label, colour)
+    for name, colour in ONES.items():
+        scatter(left, [inherited[name]], [reached[name]], name, colour)
+        scatter(right, [millions(reached[name])], [reached[name]], name, colour)
+    left.set(xlabel="inherited from the supernet, validation (%)", ylabel="from scratch, test (%)")
+    left.set_title(f"tau = {two_digits(tau['kendall'])} over {over}", fontsize=10)
+    right.set_xlabel("parameters (millions)")
+    right.set_title(f"tau = {two_digits(tau['params_kendall'])} over {over}", fontsize=10)
+    right.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def millions(rows: list[Row]) -> float:
+    return float(rows[0]["params"]) / 1e6
+
+
+def scatter(axes: Axes, x: list[float], rows: list[list[Row]], label: str, colour: str) -> None:
+    values = [[row["test_top1"] for row in own] for own in rows]
+    axes.vlines(x, [min(own) for own in values], [max(own) for own in values], color=colour, alpha=0.5)
+    axes.scatter(x, [fmean(own) for own in values], s=16, color=colour, label=label)
+
+
+def prenas_training(found: Row) -> Figure:
+    """The chosen networks out of both kinds of supernet: seeds as dots, their mean as a line."""
+    figure, axes = plt.subplots(figsize=(6.5, 3.6))
+    names = {"balanced": "trained on the chosen alone", "redundant": "trained on the whole space"}
+    for number, scheme in enumerate(found["mean"]["top1"]):
+        sizes = [row["params"] / 1e6 for row in found["rows"]]
+        axes.plot(sizes, [fmean(row["top1"][scheme]) for row in found["rows"]], color=f"C{number}")
+        for size, row in zip(sizes, found["rows"], strict=True):
+            axes.scatter([size] * len(row["top1"][scheme]), row["top1"][scheme], s=16, color=f"C{number}", alpha=0.7)
+        axes.plot([], [], "o-", color=f"C{number}", label=f"{scheme}: {names.get(scheme, scheme)}")
+    axes.set(xlabel="parameters (millions)", ylabel="inherited, validation (%)")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+FIGURES: dict[str, Callable[[Row], Figure]] = {
+    "cifar10_supernet": cifar10_supernet,
+    "prenas_training": prenas_training,
+}
+
+
+def draw(results: Path, folder: Path) -> list[Path]:
+    plt.rcParams["svg.hashsalt"] = "vitsearch"
+    written = []
+    for name, figure_of in FIGURES.items():
+        if (results / f"{name}.json").exists():
+            figure = figure_of(json.loads((results / f"{name}.json").read_text()))
+            for axes in figure.axes:
+                axes.spines[["top", "right"]].set_visible(False)
+            figure.tight_layout()
+            written.append(folder / f"{name}.svg")
+            figure.savefig(written[-1], metadata={"Date": None})
+            plt.close(figure)
+    return written
+
+
+if __name__ == "__main__":
+    for path in draw(RESULTS, ROOT / "docs" / "figures"):
+        print(path.relative_to(ROOT))

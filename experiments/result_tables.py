@@ -113,11 +113,13 @@ def prenas_from_scratch(found: Row) -> list[str]:
             row["name"],
             million(row["params"]),
             " / ".join(f"{one:.2f}" for one in row["test_top1"]),
+            apart(row.get("minus_random")),
             apart(row.get("prenas_minus_this")),
         ]
         for row in found["rows"]
     ]
-    return table(["network", "parameters", "test top-1, by seed", "PreNAS's pick less this"], rows)
+    names = ["network", "parameters", "test top-1, by seed", "less the mean of all random ones"]
+    return table([*names, "PreNAS's pick less this"], rows)
 
 
 def vitas_table2(found: Row) -> list[str]:

@@ -2,12 +2,15 @@
 
     python benchmarks/discovery.py --quick --json
     python benchmarks/discovery.py --out benchmarks/results/discovery-cpu.json
+    python benchmarks/discovery.py --bench autoformer-search.json pit-search.json --cache statistics --times 1 100
 
 Networks of PiT at 64 px with their statistics in whole matrices. `formulas/table`: formulas that follow from the
 tables, judged on all networks. `formulas/sketch` and `formulas/block`: formulas that need matrices, from every second
 row and column of the blocks, and from the blocks; `kendall_tau` is the mean over formulas of their agreement with the
 value from whole matrices, over those that a search could care for: with a tau above 0.5 with the accuracies, in size.
-The reference runs the networks for each formula.
+The reference runs the networks for each formula. With `--bench`, `discover/TABLE/EVALUATIONS` is the whole process
+`vitsearch discover` on a table, and on all of them jointly, folds included, once the statistics are in `--cache`; the
+paper's budget is 2,020 evaluations.
 """
 
 from __future__ import annotations
@@ -15,21 +18,25 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import torch
-from scoring import circumstances, write
+from scoring import add_output_options, circumstances, keep_rows
 
 from vitsearch.correlation import Conditions, Network
 from vitsearch.cost import Geometry, Limits
 from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.methods.evidence import Column, Evidence
 from vitsearch.methods.formula_draws import Grammar
+from vitsearch.methods.proxy_discovery import Evolution
 from vitsearch.methods.sketch import Sketches
 from vitsearch.methods.statistics import KEEP, Statistics, StatisticsCache, block_of
 from vitsearch.proxies.expression import Formula, constant
@@ -58,6 +65,27 @@ def draw(grammar: Grammar, evidence: Evidence, count: int, tabled: bool) -> list
 
 def agreement(ours: np.ndarray, exact: np.ndarray) -> float | None:
     return kendall(ours, exact) if np.isfinite(ours).all() and np.isfinite(exact).all() else None
+
+
+def discover(tables: list[Path], cache: Path, evaluations: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "vitsearch", "discover", "--device", "cpu", "--json", "--cache", str(cache)]
+        command += [part for table in tables for part in ("--bench", str(table))]
+        command += ["--evaluations", str(evaluations), "--out", str(Path(folder) / "found")]
+        start = time.perf_counter()
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found = {"seconds": time.perf_counter() - start, "speedup": None, "formulas": evaluations}
+        return found | {"formula": json.loads(done.stdout)["formula"]}
+
+
+def discoveries(tables: list[Path], cache: Path, times: list[int]) -> Iterator[dict[str, Any]]:
+    """Each table, then all of them; the largest budgets last, and of the first table alone."""
+    for many in sorted(times):
+        for some in [[table] for table in tables] + [tables] * (len(tables) > 1) if many == 1 else [tables[:1]]:
+            discover(some, cache, 20)  # statistics that are missing are captured here
+            evaluations = many * Evolution().evaluations
+            name = "+".join(table.stem.removesuffix("-search") for table in some)
+            yield {"name": f"discover/{name}/{evaluations}"} | discover(some, cache, evaluations)
 
 
 def measure(count: int, most: int, formulas: int, compared: int, folder: Path) -> list[dict[str, Any]]:
@@ -110,25 +138,29 @@ def measure(count: int, most: int, formulas: int, compared: int, folder: Path) -
     ]
 
 
+def show(row: dict[str, Any]) -> None:
+    tau = f", tau {row['kendall_tau']:.3f}" if "kendall_tau" in row else ""
+    speed = row["formulas"] / row["seconds"] if "formulas" in row else 0
+    print(f"{row['name']:32s} {row['seconds']:8.2f} s, {speed:8.1f} formulas/s{tau}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="6 small networks in place of 40, fewer formulas")
-    parser.add_argument("--json", action="store_true", help="rows on stdout")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--commit")
+    parser.add_argument("--bench", type=Path, nargs="+", default=[], help="tables for whole discoveries, nothing else")
+    parser.add_argument("--cache", type=Path, help="of the statistics of those tables")
+    parser.add_argument("--times", type=int, nargs="+", default=[1], help="the paper's budget")
+    add_output_options(parser)
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    if options.bench and options.cache is None:
+        parser.error("--bench needs --cache")
+    if not options.bench:
+        torch.set_num_threads(1)
     about = circumstances(torch.device("cpu"), options.commit)
     sizes = (6, 2_000_000, 400, 60) if options.quick else (40, 25_000_000, 4000, 300)
     with tempfile.TemporaryDirectory() as folder:
-        rows = [row | about for row in measure(*sizes, Path(folder))]
-    if options.out:
-        write(options.out, rows)
-    for row in [] if options.json else rows:
-        tau = f", tau {row['kendall_tau']:.3f}" if "kendall_tau" in row else ""
-        print(f"{row['name']:20s} {row['seconds']:8.2f} s, {row.get('formulas_per_second', 0):8.1f} formulas/s{tau}")
-    if options.json:
-        print(json.dumps(rows))
+        whole = discoveries(options.bench, options.cache, options.times)
+        keep_rows(whole if options.bench else measure(*sizes, Path(folder)), about, options, show)
 
 
 if __name__ == "__main__":

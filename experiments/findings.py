@@ -50,6 +50,20 @@ def discovered() -> list[list[str]]:
     return lines
 
 
+def winners() -> list[list[str]]:
+    lines = []
+    for space, title in {"autoformer-tiny-plain": "AutoFormer", "pit": "PiT"}.items():
+        rows = {row["name"]: row for row in result("proxy_winners")["rows"] if row["space"] == space}
+        asked = [name for name in rows if name == "dss" or (name.startswith("discovered") and "," not in name)]
+        found = {name: apart(rows[name].get("minus_params")) or "the same network" for name in asked}
+        answer = "; ".join(f"`{name}` {one}" for name, one in found.items())
+        what = (
+            f"Trained on Flowers-102, are {title} networks that a proxy chooses better than the one of most parameters?"
+        )
+        lines.append([what, answer, "autoprox.md"])
+    return lines
+
+
 def dss() -> list[str]:
     found = result("dss_and_size")
     taus = [fmean(found[name].values()) for name in ("kendall_dss_params", "kendall_between_seeds_inside_bins")]
@@ -87,7 +101,7 @@ def guidance() -> list[str]:
 
 
 def main() -> None:
-    rows = [*proxies(), dss(), *discovered(), *supernet(), *prenas(), guidance()]
+    rows = [*proxies(), dss(), *discovered(), *winners(), *supernet(), *prenas(), guidance()]
     lines = ["| question | answer | more |", "|---|---|---|"]
     lines += [f"| {what} | {answer} | [{page}]({page}) |" for what, answer, page in rows]
     put("findings.md", __file__, "\n".join(["", *lines, ""]))

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from readings import difference
+from readings import between_seeds, difference
 from sittings import Sittings, add_sitting_options, kept
 from teachers import about_teacher, add_teacher_options, guided
 
@@ -154,7 +154,10 @@ def row_of(top1: dict[str, list[float]]) -> dict[str, Any]:
     *others, reference = top1
     every = [value for values in top1.values() for value in values]
     row: dict[str, Any] = {"top1": top1, "counts": bool(every) and min(every) >= REACHED}
-    return row | {f"{scheme}_minus_{reference}": difference(top1[scheme], top1[reference]) for scheme in others}
+    for scheme in others:
+        pair = top1[scheme], top1[reference]
+        row[f"{scheme}_minus_{reference}"] = difference(*pair, between_seeds(pair))
+    return row
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@
    8,000 drawn networks.
 2. The winners and five random networks are trained with locality guidance from a ResNet-56 (`autoprox-small`, train and
    validation together, as the paper has it), with every seed; the test part is looked at once.
-Differences are against the random networks, seed by seed. Writes results/proxy_winners.json, which a later run goes on
-with.
+Differences are to the mean of the random networks, and to the winner of the parameter count, beside the deviation
+between seeds of one network, pooled over all networks of both spaces. Writes results/proxy_winners.json, which a later
+run goes on with; `--read-only` trains nothing and reads again what is there.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from readings import between_seeds, difference, spread
+from readings import Noise, between_seeds, difference, spread
 from sittings import Sittings, add_sitting_options, kept
 from teachers import train_teacher
 from trainings import Training, train_one
@@ -54,7 +56,7 @@ def main() -> None:
     parser.add_argument("--teacher-epochs", type=int, default=300)
     parser.add_argument("--set", action="append", default=[], help="a field of the students' recipe")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--choose-only", action="store_true", help="stop before anything is trained")
+    parser.add_argument("--read-only", action="store_true", help="stop before anything is trained")
     add_sitting_options(parser)
     options = parser.parse_args()
     geometry = Geometry(image_size=options.image_size, classes=open_training_data(options.data).classes)
@@ -63,8 +65,15 @@ def main() -> None:
     recipe = change(RECIPES["autoprox-small"], edits | dict(each.split("=", 1) for each in options.set))
     about = {"recipe": recipe.to_json(), "teacher_epochs": options.teacher_epochs, "chosen": chosen}
     sittings = Sittings(FILE, options, about)
-    complete = not options.choose_only and train_all(options, sittings, geometry, recipe, chosen)
-    rows = [row_of(space, name, chosen[space], geometry, sittings.rows) for space in chosen for name in chosen[space]]
+    complete = not options.read_only and train_all(options, sittings, geometry, recipe, chosen)
+    top1 = {space: accuracies(networks, sittings.rows) for space, networks in chosen.items()}
+    noise = between_seeds(values for space, networks in chosen.items() for values in once(networks, top1[space]))
+    rows = [
+        {"space": space, "name": name, "settings": settings, "params": cost_of(settings, geometry).params}
+        | row_of(name, top1[space], noise, largest=settings == networks["params"])
+        for space, networks in chosen.items()
+        for name, settings in networks.items()
+    ]
     sittings.write({"complete": complete, "data": Path(options.data).name, "seeds": options.seeds, "rows": rows})
     for row in rows:
         print({key: value for key, value in row.items() if key != "settings"})
@@ -126,19 +135,30 @@ def teacher(options: argparse.Namespace, geometry: Geometry) -> Path:
     )
 
 
-def row_of(
-    space: str, name: str, networks: dict[str, Settings], geometry: Geometry, cells: list[dict[str, Any]]
-) -> dict[str, Any]:
+def accuracies(networks: dict[str, Settings], cells: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """For each name the test accuracies of its network, by seed."""
+
     def of(settings: Settings) -> list[float]:
         found = {cell["seed"]: cell["test_top1"] for cell in cells if cell["settings"] == settings}
         return [found[seed] for seed in sorted(found)]
 
-    random = [one for other, settings in networks.items() if other.startswith("random") for one in of(settings)]
-    noise = between_seeds([of(settings) for settings in networks.values()])
-    row = {"space": space, "name": name, "settings": networks[name]}
-    row |= {"params": cost_of(networks[name], geometry).params, "test_top1": spread(of(networks[name]))}
-    apart = None if name.startswith("random") else difference(of(networks[name]), random, noise)
-    return row | {"minus_random": apart}
+    return {name: of(settings) for name, settings in networks.items()}
+
+
+def once(networks: dict[str, Settings], top1: dict[str, list[float]]) -> list[list[float]]:
+    """The accuracies of every different network, which may have several names."""
+    first = {str(settings): name for name, settings in reversed(networks.items())}
+    return [top1[name] for name in first.values()]
+
+
+def row_of(name: str, top1: dict[str, list[float]], noise: Noise | None, *, largest: bool) -> dict[str, Any]:
+    random = [fmean(values) for other, values in top1.items() if other.startswith("random") and values]
+    row: dict[str, Any] = {"test_top1": spread(top1[name])}
+    if not name.startswith("random"):
+        row["minus_random"] = difference(top1[name], random, noise)
+    if not largest:
+        row["minus_params"] = difference(top1[name], top1["params"], noise)
+    return row
 
 
 if __name__ == "__main__":

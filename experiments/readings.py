@@ -37,16 +37,15 @@ def between_seeds(groups: Iterable[Sequence[float]]) -> Noise | None:
 
 
 def difference(
-    ours: Sequence[float], others: Sequence[float], noise: Noise | None = None, *, higher_is_better: bool = True
+    ours: Sequence[float], others: Sequence[float], noise: Noise | None, *, higher_is_better: bool = True
 ) -> Row | None:
-    """Of two means, with its interval by Student's t; `noise` is that of these two groups unless it is given.
+    """Of two means, with its interval by Student's t; without `noise` nothing is said of it.
 
     A difference whose interval holds zero, or that is below the deviation of a single run, is not distinguishable.
     """
     if not ours or not others:
         return None
     found = fmean(ours) - fmean(others)
-    noise = noise or between_seeds([ours, others])
     if noise is None:
         return {"mean": found, "deviation": None, "interval": None, "reading": "one seed: no statement"}
     half = float(t.ppf((1 + CONFIDENCE) / 2, noise.freedom)) * noise.deviation * sqrt(1 / len(ours) + 1 / len(others))

@@ -75,9 +75,33 @@ def prenas_training(found: Row) -> Figure:
     return figure
 
 
+def proxy_winners(found: Row) -> Figure:
+    """What was chosen, by whom, beside its size; bars reach from seed to seed."""
+    spaces = list(dict.fromkeys(row["space"] for row in found["rows"]))
+    figure, places = plt.subplots(1, len(spaces), figsize=(9.5, 4), squeeze=False)
+    for axes, space in zip(places[0], spaces, strict=True):
+        names: dict[str, list[str]] = {}
+        rows = [row for row in found["rows"] if row["space"] == space and row["test_top1"]]
+        for row in rows:
+            if not row["name"].startswith("random"):
+                names.setdefault(str(row["settings"]), []).append(row["name"])
+        for row in rows:
+            chosen_by = names.pop(str(row["settings"]), None)
+            random = row["name"].startswith("random")
+            if chosen_by or random:
+                own = [{"test_top1": value} for value in row["test_top1"]["values"]]
+                label = "random" if row["name"] == "random-0" else ", ".join(chosen_by or [])
+                scatter(axes, [row["params"] / 1e6], [own], label, "0.6" if random else f"C{len(names)}")
+        axes.set(xlabel="parameters (millions)", title=space)
+        axes.legend(frameon=False, fontsize=7, loc="lower right")
+    places[0][0].set_ylabel("Flowers-102, test (%)")
+    return figure
+
+
 FIGURES: dict[str, Callable[[Row], Figure]] = {
     "cifar10_supernet": cifar10_supernet,
     "prenas_training": prenas_training,
+    "proxy_winners": proxy_winners,
 }
 
 

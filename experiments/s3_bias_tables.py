@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from readings import difference, spread
+from readings import between_seeds, difference, spread
 from s3_cifar10 import SPACE, geometry_of, recipe_of
 from sittings import Sittings, add_sitting_options
 from teachers import about_teacher, add_teacher_options, guided
@@ -94,8 +94,9 @@ def compared(kind: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
         own = sorted((cell for cell in cells if cell["tables"] == tables), key=lambda cell: cell["seed"])
         return [cell["top1"][kind] for cell in own]
 
+    pair = of("interpolated"), of("separate")
     found: dict[str, Any] = {"networks": kind} | {tables: spread(of(tables)) for tables in TABLES}
-    return found | {"interpolated_minus_separate": difference(of("interpolated"), of("separate"))}
+    return found | {"interpolated_minus_separate": difference(*pair, between_seeds(pair))}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from readings import difference, spread
+from readings import between_seeds, difference, spread
 from sittings import Sittings, add_sitting_options
 from teachers import about_teacher, add_teacher_options, guided
 
@@ -176,11 +176,11 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         before = [one["spaces"][number - 1] for one in found] if number else []
         row: dict[str, Any] = {"space": NAMES[number], "et_error": spread([one["error"] for one in own])}
         errors = [[one["error"] for one in of] for of in (own, before)]
-        row["et_error_minus_before"] = difference(*errors, higher_is_better=False)
+        row["et_error_minus_before"] = difference(*errors, between_seeds(errors), higher_is_better=False)
         row["retrained_top1"] = spread([one["best"]["retrained_top1"] for one in own if one["best"] is not None])
         pairs = [(a["best"], b["best"]) for a, b in zip(own, before, strict=False) if a["best"] and b["best"]]
         top1 = [[pair[place]["retrained_top1"] for pair in pairs] for place in (0, 1)]
-        row["retrained_minus_before"] = difference(*top1)
+        row["retrained_minus_before"] = difference(*top1, between_seeds(top1))
         rows.append(row)
     return rows
 

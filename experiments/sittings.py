@@ -42,14 +42,18 @@ def kept(name: str, options: argparse.Namespace) -> Row:
 
 
 class Sittings:
-    """The result file. `about` says what the experiment is: a file of another one is refused."""
+    """The result file. `about` says what the experiment is: a file of another one is refused.
+
+    Its circumstances are those of the last sitting that did anything.
+    """
 
     def __init__(self, name: str, options: argparse.Namespace, about: Row) -> None:
         self.name, self.options, self.about = name, options, json.loads(json.dumps(about))
-        self.circumstances = circumstances(pick_device(options.device), options.commit) | {"command": command_line()}
+        self.now = circumstances(pick_device(options.device), options.commit) | {"command": command_line()}
         options.out.mkdir(parents=True, exist_ok=True)
         known = kept(name, options)
         self.rows: list[Row] = known.get("cells", [])
+        self.circumstances = {key: known.get(key, value) if self.rows else value for key, value in self.now.items()}
         differ = [key for key, value in self.about.items() if self.rows and known.get(key) != value]
         if differ:
             raise VitsearchError(f"{options.out / name} was made with another {differ[0]}: give another --out")
@@ -60,7 +64,8 @@ class Sittings:
         missing = {name: cell for name, cell in cells.items() if name not in done}
         until = time.monotonic() + 60 * self.options.minutes
         for name, row in in_time(work, missing, at_once=self.options.at_once, until=until):
-            self.rows.append({"cell": name} | {key: self.circumstances[key] for key in ("commit", "machine")} | row)
+            self.circumstances = self.now
+            self.rows.append({"cell": name} | {key: self.now[key] for key in ("commit", "machine")} | row)
             self.write({})
         return {row["cell"] for row in self.rows} >= set(cells)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from readings import difference, spread
+from readings import between_seeds, difference, spread
 from sittings import Sittings
 from vitas_common import Bench, Run, add_options
 
@@ -84,7 +84,8 @@ def summary(row: int, recipe: Recipe, cells: list[dict[str, Any]]) -> dict[str, 
     for what in ("inherited_top1", "first_generation_top1", "retrained_top1"):
         found[what] = spread(of(row, what))
         if row != 6:
-            found[f"{what}_minus_row_6"] = difference(of(row, what), of(6, what))
+            pair = of(row, what), of(6, what)
+            found[f"{what}_minus_row_6"] = difference(*pair, between_seeds(pair))
     return found | {"recipe": recipe.to_json(), "runs": [cell for cell in cells if cell["row"] == row]}
 
 

@@ -165,7 +165,8 @@ def test_a_difference_is_student_s(ours: list[float], others: list[float]) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXPERIMENTS))
         readings = importlib.import_module("readings")
-    found, swapped = readings.difference(ours, others), readings.difference(others, ours)
+    noise = readings.between_seeds([ours, others])
+    found, swapped = readings.difference(ours, others, noise), readings.difference(others, ours, noise)
     assert found["mean"] == pytest.approx(sum(ours) / len(ours) - sum(others) / len(others), abs=1e-9)
     if len(ours) == len(others) == 1:
         assert found["reading"] == "one seed: no statement"
@@ -179,7 +180,7 @@ def test_a_difference_is_student_s(ours: list[float], others: list[float]) -> No
     assert (found["reading"] != "not distinguishable") == clear
     if clear:
         assert {found["reading"], swapped["reading"]} == {"better", "worse"}
-        assert readings.difference(ours, others, higher_is_better=False)["reading"] == swapped["reading"]
+        assert readings.difference(ours, others, noise, higher_is_better=False)["reading"] == swapped["reading"]
 
 
 def run_vitas(experiments: Any, monkeypatch: pytest.MonkeyPatch, name: str, work: Path, *options: str) -> Any:
@@ -346,3 +347,63 @@ def test_a_page_without_a_place_for_its_table_is_an_error(
         pages.put("page.md", "experiments/some_tables.py", "newer")
     with pytest.raises(SystemExit, match="has no place for what"):
         pages.put("page.md", "experiments/other_tables.py", "new")
+
+
+def test_winners_are_read_beside_random_networks_and_the_most_parameters(
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accuracies that are made up: the same network has one row of them under all its names."""
+    options = [
+        "--data",
+        "digits",
+        "--image-size",
+        "32",
+        "--networks",
+        "3",
+        "--more",
+        "4",
+        "--random",
+        "2",
+        "--epochs",
+        "1",
+    ]
+    options += [
+        "--spaces",
+        "pit",
+        "--device",
+        "cpu",
+        "--commit",
+        "now",
+        "--work",
+        str(tmp_path),
+        "--out",
+        str(tmp_path),
+    ]
+    monkeypatch.setattr("sys.argv", ["proxy_winners.py", *options, "--read-only"])
+    script, path = experiments("proxy_winners"), tmp_path / "proxy_winners.json"
+    script.main()
+    first = json.loads(path.read_text())
+    chosen = first["chosen"]["pit"]
+    assert first["commit"] == "now"
+    assert {row["name"] for row in first["rows"]} == set(chosen) >= {"params", "discovered-pit", "random-1"}
+    assert not any(row["test_top1"] for row in first["rows"])
+    params = {row["name"]: row["params"] for row in first["rows"]}
+    assert params["params"] == max(params[name] for name in (*script.OTHERS, "discovered-pit"))  # of the same networks
+    values = {"params": [70.0, 71.0], "random-0": [60.0, 62.0], "random-1": [64.0]}
+    cells = [
+        {"cell": f"{name} {seed}", "settings": chosen[name], "seed": seed, "test_top1": one}
+        for name, each in values.items()
+        for seed, one in enumerate(each)
+    ]
+    path.write_text(json.dumps(first | {"commit": "before", "cells": cells}))
+    script.main()
+    found = json.loads(path.read_text())
+    rows = {row["name"]: row for row in found["rows"]}
+    assert found["commit"] == "before"  # nothing ran
+    assert rows["params"]["minus_random"]["mean"] == pytest.approx(70.5 - (61 + 64) / 2)
+    assert rows["params"]["minus_random"]["deviation"] == pytest.approx(((0.5 + 2) / 2) ** 0.5)
+    assert rows["random-1"]["minus_params"]["mean"] == pytest.approx(64 - 70.5)
+    same = [name for name in chosen if chosen[name] == chosen["params"]]
+    assert all("minus_params" not in rows[name] and rows[name]["test_top1"]["values"] == [70, 71] for name in same)
+    assert "| params | " in "\n".join(experiments("result_tables").proxy_winners(found))
+    draws(experiments, tmp_path, "proxy_winners.svg")

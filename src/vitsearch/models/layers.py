@@ -100,14 +100,14 @@ class RelativePosition(nn.Module):
 
     def extend_query(self, q: Tensor) -> Tensor:
         """[B, H, S, cells]: q_i . vector, for each grid row, each grid column and the class token."""
-        return rearranged(q @ self._all(self.key_rows, self.key_columns).T, self.of_cell, self.of_vector)
+        return rearranged(q @ self.all_vectors(self.key_rows, self.key_columns).T, self.of_cell, self.of_vector)
 
     def value_part(self, mass: Tensor) -> Tensor:
         """Sum over keys of attention times value vector, from the attention mass on each cell [B, H, S, cells]."""
         by_vector = rearranged(mass, self.of_vector, self.of_cell) + self.own.to(mass.dtype)
-        return by_vector @ self._all(self.value_rows, self.value_columns)
+        return by_vector @ self.all_vectors(self.value_rows, self.value_columns)
 
-    def _all(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def all_vectors(self, rows: Tensor, columns: Tensor) -> Tensor:
         """[V, D]: the vectors of all row offsets, of all column offsets, of the class token, and zeros."""
         choice = self.offset_choice.to(rows.dtype)  # a product, because it adds gradients up in a fixed order
         found = torch.cat([choice @ rows, choice @ columns, (rows[:1] + columns[:1]).to(choice.dtype)])
@@ -174,11 +174,18 @@ class Rearranged(torch.autograd.Function):
         return gradient.gather(-1, back.expand(*gradient.shape[:2], -1, -1)), None, None
 
 
+def is_small_grid(qkv: Tensor) -> bool:
+    """Whether the tokens of [B, S, 3, H, D] but for the class token are one tile of a GPU: see grid_attention.py."""
+    half = qkv.dtype in (torch.bfloat16, torch.float16)
+    return qkv.is_cuda and half and qkv.shape[1] in (4 * 4 + 1, 8 * 8 + 1) and qkv.shape[-1] in (32, 64)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention over all tokens.
 
     `fused` chooses the kernel, not the result: True runs torch's fused attention, with the relative position folded
-    into extra key and value channels; False spells every matrix product out, as the definition has it.
+    into extra key and value channels, or for small grids a kernel of ours; False spells every matrix product out, as
+    the definition has it.
     """
 
     def __init__(self, width: int, block: blueprint.Attention, side: int, fused: bool = True) -> None:
@@ -195,9 +202,19 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, _ = x.shape
-        q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [B, H, S, D]
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1)
+        if self.fused and self.relative is not None and is_small_grid(qkv):
+            return cast(Tensor, self.proj(self.small_grid_form(qkv, self.relative).flatten(2)))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [B, H, S, D]
         out = self.fused_form(q, k, v) if self.fused else self.explicit_form(q, k, v)
         return cast(Tensor, self.proj(out.transpose(1, 2).reshape(batch, tokens, -1)))
+
+    def small_grid_form(self, qkv: Tensor, relative: RelativePosition) -> Tensor:
+        from vitsearch.models.grid_attention import relative_attention  # Triton comes with torch for CUDA alone
+
+        keys = relative.all_vectors(relative.key_rows, relative.key_columns)
+        values = relative.all_vectors(relative.value_rows, relative.value_columns)
+        return relative_attention(qkv, keys, values, relative.key_cells, relative.of_cell, self.scale)
 
     def explicit_form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """logit_ij = (q_i . k_j + q_i . RK_ij) scale;  out_i = sum_j a_ij (v_j + RV_ij)."""

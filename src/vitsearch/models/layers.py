@@ -239,16 +239,23 @@ class Attention(nn.Module):
         return out[..., :head_dim] + self.relative.value_part(out[..., head_dim:])
 
 
+def is_small_window(x: Tensor, window: int, head_dim: int) -> bool:
+    """Whether windows of these tokens are tiles of a GPU, in half precision: see window_attention.py."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    return x.is_cuda and dtype in (torch.bfloat16, torch.float16) and window**2 <= 64 and head_dim in (16, 32, 64)
+
+
 class WindowAttention(nn.Module):
     """Attention inside (shifted) windows with a bias per head and relative offset, as in Swin."""
 
     bias_index: Tensor
     mask: Tensor | None
+    place: Tensor | None
 
     def __init__(self, width: int, block: blueprint.WindowAttention, side: int, fused: bool = True) -> None:
         super().__init__()
         inner = block.heads * block.head_dim
-        self.heads, self.side, self.fused = block.heads, side, fused
+        self.heads, self.head_dim, self.side, self.fused = block.heads, block.head_dim, side, fused
         self.window, self.shift, self.padded = block.on(side)
         self.scale = block.head_dim**-0.5
         self.qkv = blank(nn.Linear, width, 3 * inner)
@@ -258,13 +265,16 @@ class WindowAttention(nn.Module):
             self.register_buffer(name, constant, persistent=False)
 
     def constants(self, device: torch.device) -> dict[str, Tensor | None]:
-        """`bias_index` and `mask`, made on this device whatever device the layer itself is on."""
+        """`bias_index`, `mask` and `place`, made on this device whatever device the layer itself is on."""
         with torch.device(device):
             along = torch.arange(self.window)
             offsets = along[:, None] - along[None, :] + self.window - 1  # [query, key] along one axis
             index = offsets[:, None, :, None] * (2 * self.window - 1) + offsets[None, :, None, :]
             mask = self._shift_mask() if self.shift else None
-            return {"bias_index": index.reshape(self.window**2, self.window**2), "mask": mask}
+            place = None
+            if self.padded == self.side:
+                place = self._shifted_windows(torch.arange(self.side**2, dtype=torch.int32)[None, :, None])[..., 0]
+            return {"bias_index": index.reshape(self.window**2, self.window**2), "mask": mask, "place": place}
 
     def _shift_mask(self) -> Tensor:
         """[windows, tokens, tokens]: -100 between tokens that the cyclic shift brought together."""
@@ -281,13 +291,22 @@ class WindowAttention(nn.Module):
         return x.reshape(-1, self.window**2, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, _, width = x.shape
+        batch, tokens, width = x.shape
+        if self.fused and self.place is not None and is_small_window(x, self.window, self.head_dim):
+            qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1)
+            return cast(Tensor, self.proj(self.small_window_form(qkv, self.place).flatten(2)))
         x = self._attend(self._shifted_windows(x))
         count = self.padded // self.window
         x = x.reshape(batch, count, count, self.window, self.window, width).transpose(2, 3)
         x = x.reshape(batch, self.padded, self.padded, width)
         x = torch.roll(x, (self.shift, self.shift), (1, 2)) if self.shift else x
         return x[:, : self.side, : self.side].reshape(batch, -1, width)
+
+    def small_window_form(self, qkv: Tensor, place: Tensor) -> Tensor:
+        from vitsearch.models.window_attention import window_attention  # Triton comes with torch for CUDA alone
+
+        bias = self.relative_position_bias_table[self.bias_index].permute(2, 0, 1)
+        return window_attention(qkv, bias, self.mask, place, self.scale)
 
     def weights(self, x: Tensor) -> Tensor:
         """How much each token attends to each of its window: [B windows, H, S, S]."""

@@ -60,10 +60,12 @@ def row_of(name: str, settings: Settings, geometry: Geometry, cells: list[dict[s
 
     row = {"name": name, "settings": settings, "params": cost_of(settings, geometry).params, "test_top1": of(name)}
     row |= spread(of(name)) or {}
-    if name == "prenas":
-        return row
-    noise = between_seeds([of(other) for other in sorted({cell["name"] for cell in cells})])
-    return row | {"prenas_minus_this": difference(of("prenas"), of(name), noise)}
+    trained = sorted({cell["name"] for cell in cells})
+    noise = between_seeds([of(other) for other in trained])
+    random = [value for other in trained if other.startswith("random") for value in of(other)]
+    if not name.startswith("random"):
+        row |= {"minus_random": difference(of(name), random, noise)}
+    return row if name == "prenas" else row | {"prenas_minus_this": difference(of("prenas"), of(name), noise)}
 
 
 def networks(options: argparse.Namespace, geometry: Geometry) -> dict[str, Settings]:

@@ -15,14 +15,15 @@ from typing import Any
 from pages import RESULTS, ROOT
 
 Row = dict[str, Any]
+RANKED = ("snip", "normalised")
 
 
 def about(found: Row) -> str:
-    commits = sorted({row["commit"] for row in found.get("cells", found.get("retrained", [])) if "commit" in row})
-    made = f"{found['machine']}, torch {found['versions']['torch']}, commit {', '.join(commits) or found['commit']}"
+    commits = sorted({row["commit"][:7] for row in found.get("cells", found.get("retrained", [])) if "commit" in row})
+    made = f"{found['machine']}, torch {found['versions']['torch']}, commit {', '.join(commits) or found['commit'][:7]}"
     if (teacher := found.get("teacher")) is not None:
         made += f"; guided ({teacher['kind']}) by {teacher['network']}, itself {teacher['test_top1']:.2f} %"
-    return f"{made}." if found.get("complete") else f"{made}. Not complete yet: some cells are missing."
+    return f"{made}." if found.get("complete", True) else f"{made}. Not complete yet: some cells are missing."
 
 
 def table(names: list[str], rows: list[list[str]]) -> list[str]:
@@ -113,11 +114,29 @@ def prenas_from_scratch(found: Row) -> list[str]:
             row["name"],
             million(row["params"]),
             " / ".join(f"{one:.2f}" for one in row["test_top1"]),
+            apart(row.get("minus_random")),
             apart(row.get("prenas_minus_this")),
         ]
         for row in found["rows"]
     ]
-    return table(["network", "parameters", "test top-1, by seed", "PreNAS's pick less this"], rows)
+    names = ["network", "parameters", "test top-1, by seed", "less the mean of all random ones"]
+    return table([*names, "PreNAS's pick less this"], rows)
+
+
+def prenas_analysis(found: Row) -> list[str]:
+    rows = []
+    for case, each in found["cases"].items():
+        ranks = [each[f"mean_best_rank_{name}_{kind}"] for kind in ("trained", "initial") for name in RANKED]
+        spans = [group["span"] for group in each["groups"]]
+        shown = [f"{rank:.2f}" for rank in (*ranks, *(found["paper"][case][name] for name in RANKED))]
+        rows.append([case, str(each["networks"]), f"{min(spans):.2f} to {max(spans):.2f}", *shown])
+    names = ["what differs", "networks", "spread of a size (points)"]
+    names += [f"{name}, {kind} weights" for kind in ("trained", "initial") for name in RANKED]
+    errors = ", ".join(f"{name} {each['mean_error']:.2f} %" for name, each in found["spaces"].items())
+    count = len(found["spaces"]["A"]["errors"])
+    mean = f"Mean error of {count} networks of the whole space (A), "
+    mean += "of their best isomers by normalised (B) and plain SNIP (C):"
+    return [*table([*names, *(f"*{name}, paper*" for name in RANKED)], rows), "", f"{mean} {errors}."]
 
 
 def vitas_table2(found: Row) -> list[str]:
@@ -199,6 +218,7 @@ TABLES: dict[str, tuple[str, Callable[[Row], list[str]]]] = {
     "cifar10_supernet.json": ("supernet.md", cifar10_supernet),
     "prenas_training.json": ("prenas.md", prenas_training),
     "prenas_from_scratch.json": ("prenas.md", prenas_from_scratch),
+    "prenas_analysis-tiny-digits.json": ("prenas.md", prenas_analysis),
     "vitas_table2.json": ("vitas.md", vitas_table2),
     "vitas_table3.json": ("vitas.md", vitas_table3),
     "s3_cifar10.json": ("s3.md", s3_cifar10),

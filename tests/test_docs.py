@@ -43,6 +43,7 @@ TABLES = [
     "experiments/training_tables.py",
     "experiments/latency_tables.py",
     "experiments/result_tables.py",
+    "experiments/findings.py",
 ]
 
 

@@ -64,6 +64,8 @@ def test_the_analysis_of_prenas(tmp_path: Path, experiments: Any, monkeypatch: p
         ]
         assert found["cases"][case]["mean_best_rank_normalised_trained"] in (0, 0.5, 1)
     assert (tmp_path / "prenas_analysis-smoke.svg").stat().st_size > 1000
+    shown = experiments("result_tables").prenas_analysis(found)
+    assert len(shown) == 6 and shown[2].startswith("| ratios |") and "C): A " in shown[-1]
 
 
 def test_picks_compared_with_published_ones(experiments: Any) -> None:

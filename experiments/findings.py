@@ -1,0 +1,97 @@
+"""What was found so far, one line for each question, from experiments/results/*.json into docs/findings.md.
+
+python experiments/findings.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+from statistics import fmean
+from typing import Any
+
+from pages import RESULTS, put
+from result_tables import apart, two_digits
+
+Row = dict[str, Any]
+SPACES = {"autoformer": "AutoFormer-like", "pit": "PiT-like"}
+DISTILLED = "cifar100_kd"
+
+
+def result(name: str) -> Row:
+    found: Row = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def proxies() -> list[list[str]]:
+    """The best of the proxies that are no size, which is chosen afterwards, beside the best that is one."""
+    found = result("vitbench101")["rows"]
+    lines = []
+    for space, title in SPACES.items():
+        own = [row for row in found if (row["benchmark"], row["dataset"], row["source"]) == (space, DISTILLED, None)]
+        taus = {row["proxy"]: row["kendall"] for row in own if row["kendall"] is not None and not row["failed"]}
+        sizes = {name: taus.pop(name) for name in ("params", "macs", "depth", "width") if name in taus}
+        best, size = (max(one, key=one.__getitem__) for one in (taus, sizes))
+        answer = f"the best of {len(taus)}, `{best}`, {taus[best]:.2f}; `dss` {taus['dss']:.2f}; "
+        answer += f"`{size}` alone {sizes[size]:.2f}"
+        lines.append([f"Do training-free scores rank {title} networks better than a size does?", answer, "proxies.md"])
+    return lines
+
+
+def discovered() -> list[list[str]]:
+    lines = []
+    for run in result("autoprox-all")["runs"]:
+        if run["label"] != "elitism, any":
+            continue
+        (row,) = (row for row in run["rows"] if row["dataset"] == "joint" and row["score"] == "discovered")
+        gain, low, high = (row[f"above_best_size{end}"] for end in ("", "_low", "_high"))
+        answer = f"{gain:+.3f} in tau above `{row['best_size']}` ({low:+.3f} to {high:+.3f})"
+        what = f"Does a discovered formula, on {SPACES[run['space']]} networks that it never saw?"
+        lines.append([what, answer, "autoprox.md"])
+    return lines
+
+
+def dss() -> list[str]:
+    found = result("dss_and_size")
+    taus = [fmean(found[name].values()) for name in ("kendall_dss_params", "kendall_between_seeds_inside_bins")]
+    answer = f"tau with parameters {taus[0]:.2f}; between seeds, at nearly equal size, {taus[1]:.2f}"
+    return ["What is DSS beyond size?", answer, "proxies.md"]
+
+
+def supernet() -> list[list[str]]:
+    reading = result("cifar10_supernet")["reading"]
+    tau, winner = reading["correlation"], reading["winner"]
+    ranks = f"tau {two_digits(tau['kendall'])} ({tau['interval'][0]:.2f} to {tau['interval'][1]:.2f})"
+    ranks += f"; parameters alone {two_digits(tau['params_kendall'])}"
+    place = f"above {winner['above']} of {winner['of']}; to their mean {apart(winner['minus_random'])}"
+    return [
+        ["Does a trained supernet rank networks as training from scratch does?", ranks, "supernet.md"],
+        ["Is the network that evolution finds in it better than random ones of its size?", place, "supernet.md"],
+    ]
+
+
+def prenas() -> list[list[str]]:
+    trained = apart(result("prenas_training")["mean"]["balanced_minus_redundant"])
+    rows = {row["name"]: row for row in result("prenas_from_scratch")["rows"]}
+    picks = "; ".join(f"{name} {apart(rows[name]['minus_random'])}" for name in ("prenas", "snip", "dss"))
+    return [
+        ["Do chosen networks gain when a supernet is trained on them alone?", trained, "prenas.md"],
+        ["Are networks chosen before training better than random ones of their size?", picks, "prenas.md"],
+    ]
+
+
+def guidance() -> list[str]:
+    found = result("distillation-flowers102-96px")
+    found |= found["difference"]
+    answer = f"{found['mean']:+.1f} ({found['low']:+.1f} to {found['high']:+.1f}): {found['reading']}"
+    return ["Does a small convolutional teacher help transformers on small images?", answer, "training.md"]
+
+
+def main() -> None:
+    rows = [*proxies(), dss(), *discovered(), *supernet(), *prenas(), guidance()]
+    lines = ["| question | answer | more |", "|---|---|---|"]
+    lines += [f"| {what} | {answer} | [{page}]({page}) |" for what, answer, page in rows]
+    put("findings.md", __file__, "\n".join(["", *lines, ""]))
+
+
+if __name__ == "__main__":
+    main()

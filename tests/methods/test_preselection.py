@@ -172,6 +172,13 @@ def test_agreement_tells_signal_from_noise(caplog: pytest.LogCaptureFixture) -> 
         assert not caplog.records
         preselection.warn(noise, [Window(0, 7)], 8, "params")
     assert "no network has 0 <= params < 7" in caplog.text and "is within its noise: halves of 8 draws" in caplog.text
+    caplog.clear()
+    twice = [replace(pick, budget=budget) for budget in (10**8, 10**9) for pick in same]
+    with caplog.at_level(logging.WARNING, "vitsearch"):
+        preselection.warn(twice, [Window(0, 10**8), Window(0, 10**9)], 8, "params")
+    assert [record.getMessage() for record in caplog.records] == [
+        "note: a budget of 1000000000 params chooses nothing that the one before did not"
+    ]
 
 
 def test_halves_are_halves() -> None:

@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 import torch
 
-from vitsearch.architecture import Architecture, brief, check_whole
+from vitsearch.architecture import Architecture, Settings, brief, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.data import Batch, ImageSource, open_data
 from vitsearch.environment import describe_environment, pick_device
@@ -348,10 +348,15 @@ def measured(pick: Pick) -> dict[str, float]:
 
 
 def warn(picks: Sequence[Pick], windows: Sequence[Window], draws: int, resource: str) -> None:
-    """Of budgets that nothing fits, and of allocations that other draws would change."""
+    """Of budgets that nothing fits or that change nothing, and of allocations that other draws would change."""
+    before: list[Settings] = []
     for low, high in windows:
-        if not any(pick.budget == high for pick in picks):
+        chosen = [pick.settings for pick in picks if pick.budget == high]
+        if not chosen:
             log.warning("note: no network has %s <= %s < %s", low, resource, high)
+        elif chosen == before:
+            log.warning("note: a budget of %s %s chooses nothing that the one before did not", high, resource)
+        before = chosen
     if draws == 1:
         log.warning("note: one draw does not show how much of the picks is noise; --draws 8 does")
         return

@@ -94,10 +94,23 @@ def supernets(rows: list[Row]) -> list[str]:
     return lines
 
 
+def selections(rows: list[Row]) -> list[str]:
+    lines = [
+        f"\n{machine(rows[0])}\n",
+        "| what / space / draws | seconds | against a pass for every kind | commit |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        ratio = "" if row["speedup"] is None else f"{row['speedup']:,.0f} x"
+        lines.append(f"| {row['name']} | {row['seconds']:,.1f} | {ratio} | {row['commit']} |")
+    return lines
+
+
 PAGES: dict[str, dict[str, Callable[[list[Row]], list[str]]]] = {
     "scoring.md": {"scoring": speeds, "search": searches, "sweeps": sweeps},
     "training.md": {"training": trainings},
     "supernet.md": {"supernet": supernets},
+    "prenas.md": {"selection": selections},
 }
 
 

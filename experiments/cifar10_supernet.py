@@ -28,7 +28,7 @@ from threading import Lock
 from typing import Any
 
 import torch
-from common import RESULTS, circumstances, write
+from common import RESULTS, circumstances, command_line, write
 from readings import between_seeds, difference
 from teachers import about_teacher, add_teacher_options, guided
 from trainings import by_name, from_scratch, train_all
@@ -66,7 +66,7 @@ def main() -> None:
     differ = [name for name, value in asked.items() if found and found.get(name) != value]
     if differ:
         raise VitsearchError(f"{path} was made with another {differ[0]}: give another --out")
-    found |= {"command": options.command} | asked | about(device, options)
+    found |= {"command": command_line()} | asked | about(device, options)
     found.setdefault("networks", others(options, space, geometry))
     until = time.monotonic() + 60 * options.minutes
     with ThreadPoolExecutor(1) as beside:
@@ -106,13 +106,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--commit")
-    options = parser.parse_args()
-    options.command = " ".join(
-        f"--{name.replace('_', '-')} {value}"
-        for name, value in vars(options).items()
-        if name not in ("work", "out", "data", "commit", "set", "teacher")
-    )
-    return options
+    return parser.parse_args()
 
 
 def about(device: torch.device, options: argparse.Namespace) -> Row:

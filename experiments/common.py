@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,19 @@ def circumstances(device: torch.device, commit: str | None = None) -> dict[str, 
         "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
         "versions": {"vitsearch": vitsearch.__version__, "torch": torch.__version__},
     }
+
+
+def command_line() -> str:
+    """As it was given, but for where files were: of a path its last part. The commit stands beside it."""
+    given = iter(sys.argv[1:])
+    words = ["python", f"experiments/{Path(sys.argv[0]).stem}.py"]
+    for word in given:
+        if word == "--commit":
+            next(given)
+        else:
+            kind, colon, path = word.rpartition(":")
+            words.append(f"{kind}{colon}{Path(path).name}" if "/" in path else word)
+    return " ".join(words)
 
 
 def processor() -> str:

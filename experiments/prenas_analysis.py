@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import time
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import torch
-from common import RESULTS, circumstances, write
+from common import RESULTS, circumstances, command_line, write
 
 from vitsearch.architecture import Settings
 from vitsearch.data import open_data
@@ -50,7 +51,8 @@ def main() -> None:
     accuracy = Accuracy(options.supernet, device)
     tables = {kind: draw(accuracy, kind, options.draws, options.batch_size, device) for kind in ("trained", "initial")}
     found: dict[str, Any] = circumstances(device, options.commit) | {
-        "supernet": {"space": accuracy.space.name, "data": accuracy.evaluator.plan.data},
+        "command": command_line(),
+        "supernet": about_supernet(accuracy, options.supernet),
         "draws": options.draws,
         "batch_size": options.batch_size,
         "growth": {kind: growth(accuracy.space, each) for kind, each in tables.items()},
@@ -83,6 +85,13 @@ class Accuracy:
             if len(self.known) % 500 == 0:
                 print(f"{len(self.known)} networks, {time.perf_counter() - self.began:.0f} s", flush=True)
         return self.known[key]
+
+
+def about_supernet(accuracy: Accuracy, folder: Path) -> dict[str, Any]:
+    plan = accuracy.evaluator.plan
+    about = {"space": accuracy.space.name, "data": Path(plan.data).name, "seed": plan.seed, "subnets": plan.subnets}
+    result = json.loads((folder / "result.json").read_text())
+    return about | {"recipe": plan.recipe.to_json(), "result": result}
 
 
 def draw(accuracy: Accuracy, kind: str, draws: int, batch_size: int, device: torch.device) -> list[ScoreTables]:

@@ -20,7 +20,9 @@ RANKED = ("snip", "normalised")
 
 def about(found: Row) -> str:
     commits = sorted({row["commit"][:7] for row in found.get("cells", found.get("retrained", [])) if "commit" in row})
-    made = f"{found['machine']}, torch {found['versions']['torch']}, commit {', '.join(commits) or found['commit'][:7]}"
+    machines = sorted({row["machine"] for row in found.get("cells", []) if "machine" in row}) or [found["machine"]]
+    made = f"`{found['command']}`: {', '.join(machines)}, torch {found['versions']['torch']}, "
+    made += f"commit {', '.join(commits) or found['commit'][:7]}"
     if (teacher := found.get("teacher")) is not None:
         made += f"; guided ({teacher['kind']}) by {teacher['network']}, itself {teacher['test_top1']:.2f} %"
     return f"{made}." if found.get("complete", True) else f"{made}. Not complete yet: some cells are missing."
@@ -132,11 +134,15 @@ def prenas_analysis(found: Row) -> list[str]:
         rows.append([case, str(each["networks"]), f"{min(spans):.2f} to {max(spans):.2f}", *shown])
     names = ["what differs", "networks", "spread of a size (points)"]
     names += [f"{name}, {kind} weights" for kind in ("trained", "initial") for name in RANKED]
+    done, recipe = found["supernet"]["result"], found["supernet"]["recipe"]
+    trained = f"A supernet of {found['supernet']['data']}, {recipe['epochs']} epochs: "
+    trained += f"{done['validation_smallest_top1']:.2f} to {done['validation_largest_top1']:.2f} %."
     errors = ", ".join(f"{name} {each['mean_error']:.2f} %" for name, each in found["spaces"].items())
     count = len(found["spaces"]["A"]["errors"])
     mean = f"Mean error of {count} networks of the whole space (A), "
     mean += "of their best isomers by normalised (B) and plain SNIP (C):"
-    return [*table([*names, *(f"*{name}, paper*" for name in RANKED)], rows), "", f"{mean} {errors}."]
+    shown = table([*names, *(f"*{name}, paper*" for name in RANKED)], rows)
+    return [trained, "", *shown, "", f"{mean} {errors}."]
 
 
 def vitas_table2(found: Row) -> list[str]:

@@ -1,7 +1,7 @@
 """An experiment in several sittings: cells of work, each with a row, as many at once as the device bears.
 
-Rows are kept as they come, with the commit they are of; a later run with the same `--out` does the cells that are
-missing. Processes that share a GPU get on best under NVIDIA's MPS (`nvidia-cuda-mps-control -d`).
+Rows are kept as they come, with the commit and the machine they are of; a later run with the same `--out` does the
+cells that are missing. Processes that share a GPU get on best under NVIDIA's MPS (`nvidia-cuda-mps-control -d`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common import RESULTS, circumstances, write
+from common import RESULTS, circumstances, command_line, write
 
 from vitsearch.environment import pick_device
 from vitsearch.errors import VitsearchError
@@ -46,7 +46,7 @@ class Sittings:
 
     def __init__(self, name: str, options: argparse.Namespace, about: Row) -> None:
         self.name, self.options, self.about = name, options, json.loads(json.dumps(about))
-        self.circumstances = circumstances(pick_device(options.device), options.commit)
+        self.circumstances = circumstances(pick_device(options.device), options.commit) | {"command": command_line()}
         options.out.mkdir(parents=True, exist_ok=True)
         known = kept(name, options)
         self.rows: list[Row] = known.get("cells", [])
@@ -60,7 +60,7 @@ class Sittings:
         missing = {name: cell for name, cell in cells.items() if name not in done}
         until = time.monotonic() + 60 * self.options.minutes
         for name, row in in_time(work, missing, at_once=self.options.at_once, until=until):
-            self.rows.append({"cell": name, "commit": self.circumstances["commit"]} | row)
+            self.rows.append({"cell": name} | {key: self.circumstances[key] for key in ("commit", "machine")} | row)
             self.write({})
         return {row["cell"] for row in self.rows} >= set(cells)
 

@@ -195,9 +195,9 @@ class ProxyEvaluator:
     def _bytes_at_once(self, plan: Architecture, names: list[str]) -> int:
         """Of the largest of the passes that these proxies need."""
         sizes = [1]
-        for route in routes(names, plan):
+        for route in routes(names, plan, self.device):
             rows = 1 if route.absolute else self.batch_size * (2 if route.along else 1)
-            sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype))
+            sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype, route.rough))
         return max(sizes)
 
     def one(self, settings: Settings, known: Known | None = None) -> Score:
@@ -416,17 +416,17 @@ def round_down(count: int) -> int:
     return power * 3 // 2 if count >= power * 3 // 2 else power
 
 
-def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype: torch.dtype) -> int:
+def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype: torch.dtype, rough: bool) -> int:
     """About what the activations of one network take in a batched pass."""
-    total = 0
+    total, inside = 0, 2 if rough else dtype.itemsize
     for stage, side in zip(plan.stages, plan.sides(geometry.image_size), strict=True):
         tokens = side * side + int(plan.class_token)
         for block in stage.blocks:
             if isinstance(block, Attention):
                 inner = block.heads * block.head_dim
-                channels = 7 * stage.width + (8 if block.relative_distance else 5) * inner + 2 * block.hidden
-                total += images * tokens * (channels + 2 * block.heads * tokens)
-    return total * dtype.itemsize
+                channels = (8 if block.relative_distance else 5) * inner + 2 * block.hidden + 2 * block.heads * tokens
+                total += images * tokens * (7 * stage.width * dtype.itemsize + channels * inside)
+    return total
 
 
 def describe_failure(error: Exception) -> str:

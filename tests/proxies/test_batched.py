@@ -17,7 +17,7 @@ from vitsearch.evaluate import CPU_MOST, ProxyEvaluator
 from vitsearch.models import build
 from vitsearch.models.initialise import draw_seed
 from vitsearch.models.weights import WeightBank, cut
-from vitsearch.proxies import PROXIES, Subject, parse_proxy
+from vitsearch.proxies import PROXIES, Subject, batched, group_pass, parse_proxy
 from vitsearch.proxies.batched import BATCHED, score_group
 from vitsearch.proxies.diversity import nuclear_norms, pair_nuclear_norms
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
@@ -129,6 +129,33 @@ def test_ranking_at_full_size(space: str) -> None:
     theirs = [scorer.one(settings).scores["dss"] for settings in networks]
     assert kendalltau(ours, theirs).statistic > 0.999
     assert max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True)) < 1e-4
+
+
+def test_half_precision_where_rounding_averages_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does for sums of magnitudes; where float16 is too small, the definition has the last word."""
+    networks = sample("autoformer-tiny", 2, seed=1)
+    scorer = evaluator(["snip", "grad_norm"], batch_size=8)
+    theirs = [scorer.one(settings).scores for settings in networks]
+    assert scorer(networks)[0].scores == pytest.approx(theirs[0], rel=1e-6)
+    monkeypatch.setattr(batched, "ROUGH_ON", ("cpu",))
+    seen = set()
+    whole = group_pass.GroupPass.attention
+
+    def watched(self: Any, q: torch.Tensor, *arguments: Any) -> Any:
+        seen.add((q.dtype, self.last_blocks))
+        return whole(self, q, *arguments)
+
+    monkeypatch.setattr(group_pass.GroupPass, "attention", watched)
+    ours = [score.scores for score in scorer(networks)]
+    assert seen == {(torch.float16, False), (torch.float32, True)}
+    for one, other in zip(ours, theirs, strict=True):
+        assert one != other and one == pytest.approx(other, rel=1e-4)
+    seen.clear()
+    with_another = evaluator(["snip", "fisher"], batch_size=8)(networks[:1])
+    assert with_another[0].scores["snip"] == pytest.approx(theirs[0]["snip"], rel=1e-6)
+    assert seen == {(torch.float32, False), (torch.float32, True)}
+    monkeypatch.setattr(group_pass.GroupPass, "scale", lambda *_: 2.0**60)
+    assert scorer(networks[:1])[0].scores == theirs[0]
 
 
 def test_batch_size_and_company_do_not_matter() -> None:

@@ -100,14 +100,14 @@ class RelativePosition(nn.Module):
 
     def extend_query(self, q: Tensor) -> Tensor:
         """[B, H, S, cells]: q_i . vector, for each grid row, each grid column and the class token."""
-        return rearranged(q @ self._all(self.key_rows, self.key_columns).T, self.of_cell, self.of_vector)
+        return rearranged(q @ self.all_vectors(self.key_rows, self.key_columns).T, self.of_cell, self.of_vector)
 
     def value_part(self, mass: Tensor) -> Tensor:
         """Sum over keys of attention times value vector, from the attention mass on each cell [B, H, S, cells]."""
         by_vector = rearranged(mass, self.of_vector, self.of_cell) + self.own.to(mass.dtype)
-        return by_vector @ self._all(self.value_rows, self.value_columns)
+        return by_vector @ self.all_vectors(self.value_rows, self.value_columns)
 
-    def _all(self, rows: Tensor, columns: Tensor) -> Tensor:
+    def all_vectors(self, rows: Tensor, columns: Tensor) -> Tensor:
         """[V, D]: the vectors of all row offsets, of all column offsets, of the class token, and zeros."""
         choice = self.offset_choice.to(rows.dtype)  # a product, because it adds gradients up in a fixed order
         found = torch.cat([choice @ rows, choice @ columns, (rows[:1] + columns[:1]).to(choice.dtype)])
@@ -174,11 +174,18 @@ class Rearranged(torch.autograd.Function):
         return gradient.gather(-1, back.expand(*gradient.shape[:2], -1, -1)), None, None
 
 
+def is_small_grid(qkv: Tensor) -> bool:
+    """Whether the tokens of [B, S, 3, H, D] but for the class token are one tile of a GPU: see grid_attention.py."""
+    half = qkv.dtype in (torch.bfloat16, torch.float16)
+    return qkv.is_cuda and half and qkv.shape[1] in (4 * 4 + 1, 8 * 8 + 1) and qkv.shape[-1] in (32, 64)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention over all tokens.
 
     `fused` chooses the kernel, not the result: True runs torch's fused attention, with the relative position folded
-    into extra key and value channels; False spells every matrix product out, as the definition has it.
+    into extra key and value channels, or for small grids a kernel of ours; False spells every matrix product out, as
+    the definition has it.
     """
 
     def __init__(self, width: int, block: blueprint.Attention, side: int, fused: bool = True) -> None:
@@ -195,9 +202,19 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, tokens, _ = x.shape
-        q, k, v = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each [B, H, S, D]
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1)
+        if self.fused and self.relative is not None and is_small_grid(qkv):
+            return cast(Tensor, self.proj(self.small_grid_form(qkv, self.relative).flatten(2)))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [B, H, S, D]
         out = self.fused_form(q, k, v) if self.fused else self.explicit_form(q, k, v)
         return cast(Tensor, self.proj(out.transpose(1, 2).reshape(batch, tokens, -1)))
+
+    def small_grid_form(self, qkv: Tensor, relative: RelativePosition) -> Tensor:
+        from vitsearch.models.grid_attention import relative_attention  # Triton comes with torch for CUDA alone
+
+        keys = relative.all_vectors(relative.key_rows, relative.key_columns)
+        values = relative.all_vectors(relative.value_rows, relative.value_columns)
+        return relative_attention(qkv, keys, values, relative.key_cells, relative.of_cell, self.scale)
 
     def explicit_form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """logit_ij = (q_i . k_j + q_i . RK_ij) scale;  out_i = sum_j a_ij (v_j + RV_ij)."""
@@ -222,16 +239,23 @@ class Attention(nn.Module):
         return out[..., :head_dim] + self.relative.value_part(out[..., head_dim:])
 
 
+def is_small_window(x: Tensor, window: int, head_dim: int) -> bool:
+    """Whether windows of these tokens are tiles of a GPU, in half precision: see window_attention.py."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    return x.is_cuda and dtype in (torch.bfloat16, torch.float16) and window**2 <= 64 and head_dim in (16, 32, 64)
+
+
 class WindowAttention(nn.Module):
     """Attention inside (shifted) windows with a bias per head and relative offset, as in Swin."""
 
     bias_index: Tensor
     mask: Tensor | None
+    place: Tensor | None
 
     def __init__(self, width: int, block: blueprint.WindowAttention, side: int, fused: bool = True) -> None:
         super().__init__()
         inner = block.heads * block.head_dim
-        self.heads, self.side, self.fused = block.heads, side, fused
+        self.heads, self.head_dim, self.side, self.fused = block.heads, block.head_dim, side, fused
         self.window, self.shift, self.padded = block.on(side)
         self.scale = block.head_dim**-0.5
         self.qkv = blank(nn.Linear, width, 3 * inner)
@@ -241,13 +265,16 @@ class WindowAttention(nn.Module):
             self.register_buffer(name, constant, persistent=False)
 
     def constants(self, device: torch.device) -> dict[str, Tensor | None]:
-        """`bias_index` and `mask`, made on this device whatever device the layer itself is on."""
+        """`bias_index`, `mask` and `place`, made on this device whatever device the layer itself is on."""
         with torch.device(device):
             along = torch.arange(self.window)
             offsets = along[:, None] - along[None, :] + self.window - 1  # [query, key] along one axis
             index = offsets[:, None, :, None] * (2 * self.window - 1) + offsets[None, :, None, :]
             mask = self._shift_mask() if self.shift else None
-            return {"bias_index": index.reshape(self.window**2, self.window**2), "mask": mask}
+            place = None
+            if self.padded == self.side:
+                place = self._shifted_windows(torch.arange(self.side**2, dtype=torch.int32)[None, :, None])[..., 0]
+            return {"bias_index": index.reshape(self.window**2, self.window**2), "mask": mask, "place": place}
 
     def _shift_mask(self) -> Tensor:
         """[windows, tokens, tokens]: -100 between tokens that the cyclic shift brought together."""
@@ -264,13 +291,22 @@ class WindowAttention(nn.Module):
         return x.reshape(-1, self.window**2, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, _, width = x.shape
+        batch, tokens, width = x.shape
+        if self.fused and self.place is not None and is_small_window(x, self.window, self.head_dim):
+            qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, -1)
+            return cast(Tensor, self.proj(self.small_window_form(qkv, self.place).flatten(2)))
         x = self._attend(self._shifted_windows(x))
         count = self.padded // self.window
         x = x.reshape(batch, count, count, self.window, self.window, width).transpose(2, 3)
         x = x.reshape(batch, self.padded, self.padded, width)
         x = torch.roll(x, (self.shift, self.shift), (1, 2)) if self.shift else x
         return x[:, : self.side, : self.side].reshape(batch, -1, width)
+
+    def small_window_form(self, qkv: Tensor, place: Tensor) -> Tensor:
+        from vitsearch.models.window_attention import window_attention  # Triton comes with torch for CUDA alone
+
+        bias = self.relative_position_bias_table[self.bias_index].permute(2, 0, 1)
+        return window_attention(qkv, bias, self.mask, place, self.scale)
 
     def weights(self, x: Tensor) -> Tensor:
         """How much each token attends to each of its window: [B windows, H, S, S]."""

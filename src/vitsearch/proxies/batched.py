@@ -17,7 +17,7 @@ reference; tests and `benchmarks/scoring.py` compare.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -82,6 +82,8 @@ RECIPES: Mapping[str, Recipe] = {
     "ntk": Recipe(takers.TangentKernel),
 }
 BATCHED = (*RECIPES, "autoproxp")
+ROUGH, ROUGH_ON = {"snip", "grad_norm"}, ("cuda",)
+"""Proxies that a rough pass serves, and where it pays."""
 
 
 def goes_batched(text: str, batch_size: int) -> bool:
@@ -100,10 +102,11 @@ class Route:
     absolute: bool
     dtype: torch.dtype
     along: bool
+    rough: bool = False
 
 
-def routes(proxies: Sequence[str], plan: Architecture) -> dict[Route, list[str]]:
-    """The passes that these proxies need, and who goes along in each."""
+def routes(proxies: Sequence[str], plan: Architecture, device: torch.device) -> dict[Route, list[str]]:
+    """The passes that these proxies need, and who goes along in each; rough where nobody minds and it pays."""
     found: dict[Route, list[str]] = {}
     chosen = {text: parse_proxy(text)[0] for text in proxies}
     names = {text: proxy.name for text, proxy in chosen.items()}
@@ -115,7 +118,11 @@ def routes(proxies: Sequence[str], plan: Architecture) -> dict[Route, list[str]]
             recipe = RECIPES[name]
             route = Route(recipe.absolute, recipe.dtype(plan), along and not recipe.absolute)
             found.setdefault(route, []).append(text)
-    return found
+    rough = plan.readout == "mean" and device.type in ROUGH_ON
+    return {
+        replace(route, rough=rough and {names[text] for text in texts} <= ROUGH): texts
+        for route, texts in found.items()
+    }
 
 
 def score_group(
@@ -132,10 +139,16 @@ def score_group(
     With `exact`, everything in float64.
     """
     scores: dict[str, Tensor] = {}
-    for route, texts in routes(proxies, plans[0]).items():
+    for route, texts in routes(proxies, plans[0], bank.device).items():
         made = {text: _taker(text, plans, bank) for text in texts}
-        dtype = torch.float64 if exact else route.dtype
-        run = GroupPass(plans=plans, bank=bank, absolute=route.absolute, dtype=dtype, takers=list(made.values()))
+        run = GroupPass(
+            plans=plans,
+            bank=bank,
+            absolute=route.absolute,
+            dtype=torch.float64 if exact else route.dtype,
+            takers=list(made.values()),
+            rough=route.rough and not exact,
+        )
         run.run(None if route.absolute else batch(), geometry)
         scores |= {text: taker.scores().cpu() for text, taker in made.items()}
     for text in proxies:

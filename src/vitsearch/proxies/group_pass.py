@@ -7,6 +7,7 @@ MLP, whose weights are the same tensor, so that every linear layer is one large 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -25,18 +26,26 @@ from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, 
 from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
 from vitsearch.proxies.reports import Linear, Norm, Pooled, Report, Small, Tables
 from vitsearch.proxies.routing import places, route
-from vitsearch.proxies.takers import GradientNorm, Snip, Taker
+from vitsearch.proxies.takers import Taker
 
 
 @dataclass
 class GroupPass:
-    """One forward pass of a group, and the backward passes that its takers ask for."""
+    """One forward pass of a group, and the backward passes that its takers ask for.
+
+    A `rough` pass is for takers of nothing but sums of magnitudes over weight gradients, with a loss to which all
+    tokens contribute. What goes into matrix products is rounded to float16: ten bits, as many as TF32 would leave of
+    it, in half the memory. Every element of a gradient has its own rounding error of about 3e-4, and in a sum of
+    thousands these vanish. The residual stream stays float32; so do the classifier and the last blocks, whose
+    gradients are nearly the same for all tokens, so that their errors would not vanish.
+    """
 
     plans: Sequence[Architecture]
     bank: WeightBank
     absolute: bool
     dtype: torch.dtype
     takers: Sequence[Taker]
+    rough: bool = False
 
     def __post_init__(self) -> None:
         self.count = len(self.plans)
@@ -47,13 +56,13 @@ class GroupPass:
         self.listening: list[Taker] = []
         self.small: list[tuple[str, Tensor]] = []
         self.images = 0
-        self.last_blocks = False
+        self.last_blocks = self.in_block = False
         self.all_networks = torch.arange(self.count, device=self.bank.device)
 
     # --- parameters
 
-    def weight(self, name: str, shape: tuple[int, ...], inputs: int = 1) -> Tensor:
-        return self.bank.get(name, shape, inputs, absolute=self.absolute, dtype=self.dtype)
+    def weight(self, name: str, shape: tuple[int, ...], inputs: int = 1, dtype: torch.dtype | None = None) -> Tensor:
+        return self.bank.get(name, shape, inputs, absolute=self.absolute, dtype=dtype or self.dtype)
 
     def own(self, name: str, shape: tuple[int, ...], inputs: int = 1) -> Tensor:
         """A small parameter for every network and row; leaves of the graph where their gradients count."""
@@ -66,11 +75,11 @@ class GroupPass:
 
     def linear(self, x: Tensor, name: str, outputs: int, networks: Tensor) -> Tensor:
         inputs = x.shape[-1]
-        weight = self.weight(f"{name}.weight", (outputs, inputs), inputs)
-        bias = self.weight(f"{name}.bias", (outputs,), inputs)
+        weight, used = (self.weight(f"{name}.weight", (outputs, inputs), inputs, kind) for kind in (None, x.dtype))
+        bias, added = (self.weight(f"{name}.bias", (outputs,), inputs, kind) for kind in (None, x.dtype))
         report = partial(self.on_linear, Linear, name=name, weight=weight, bias=bias, networks=networks)
         exact = name == "head" or self.last_blocks
-        y: Tensor = TracedLinear.apply(x, weight, bias, report, self.keeps(name), exact, self.rows)
+        y: Tensor = TracedLinear.apply(x, used, added, report, self.keeps(name), exact, self.rows)
         return y
 
     def keeps(self, name: str) -> bool:
@@ -81,19 +90,25 @@ class GroupPass:
         size = (block.relative_rows, block.head_dim)
         both = torch.cat([self.weight(f"{name}.relative.{kind}_{leaf}", size) for leaf in ("rows", "columns")])
         weight, dim = (both, 0) if kind == "key" else (both.T, 1)
+        used = weight.to(x.dtype)
         if not self.everything:
-            return F.linear(x, weight)
+            return F.linear(x, used)
         report = partial(
             self.on_linear, Tables, name=f"{name}.relative", weight=weight, bias=None, networks=networks, dim=dim
         )
-        y: Tensor = TracedLinear.apply(x, weight, None, report, self.keeps(f"{name}.relative"), False, self.rows)
+        y: Tensor = TracedLinear.apply(x, used, None, report, self.keeps(f"{name}.relative"), False, self.rows)
         return y
 
     def norm(self, x: Tensor, eps: float, networks: Tensor) -> Tensor:
+        """In the precision that the layers behind it have."""
+        dtype = torch.float16 if self.rough and self.in_block and not self.last_blocks else x.dtype
         if not self.everything:  # at initialisation the weight is 1 and the bias 0
-            return F.layer_norm(x, (x.shape[-1],), eps=eps)
-        kind = NormAlong if self.along else TracedNorm
-        y: Tensor = kind.apply(x, eps, partial(self.on_norm, networks=networks), self.rows)
+            return F.layer_norm(x, (x.shape[-1],), eps=eps).to(dtype)
+        report = partial(self.on_norm, networks=networks)
+        if self.along:
+            y: Tensor = NormAlong.apply(x, eps, report, self.rows)
+        else:
+            y = TracedNorm.apply(x, eps, report, dtype)
         return y
 
     # --- reports
@@ -139,25 +154,17 @@ class GroupPass:
     # --- the networks
 
     def run(self, batch: Batch | None, geometry: Geometry) -> None:
-        """On a batch, or on one image of ones.
-
-        Where nothing but sums of magnitudes over weight gradients is wanted and the mean token is read, in TF32. There
-        every element has its own rounding error of about 3e-4, and in a sum of thousands these vanish. The classifier
-        and the last blocks, whose gradients are nearly the same for all tokens, stay in float32: their errors would
-        not.
-        """
+        """On a batch, or on one image of ones."""
         side, device = geometry.image_size, self.bank.device
         if batch is None:
             images = torch.ones(1, geometry.channels, side, side, device=device, dtype=self.dtype)
         else:
             images = batch.images.to(device, self.dtype)
         self.images = len(images)
-        rough = all(type(taker) in (Snip, GradientNorm) for taker in self.takers) and not self.absolute
         ways = sorted({taker.goes_back for taker in self.takers if taker.goes_back is not None})
         anchor = torch.zeros((), device=device, dtype=self.dtype, requires_grad=True)
-        rough = rough and self.plans[0].readout == "mean" and device.type == "cuda"
-        precision = "high" if rough else "highest"
-        with torch.set_grad_enabled(bool(ways)), products_in(precision):
+        scale = self.scale(geometry) if self.rough else 1.0
+        with torch.set_grad_enabled(bool(ways)), products_in("high" if self.rough else "highest"):
             logits = self.logits(images, anchor, geometry)
             for way in ways:
                 self.listening = [taker for taker in self.takers if taker.goes_back == way]
@@ -167,8 +174,15 @@ class GroupPass:
                 else:
                     value = self.loss(logits, batch.labels.to(device))
                 leaves = [anchor, *(value for _, value in self.small)]
-                gradients = torch.autograd.grad(value, leaves, allow_unused=True, retain_graph=way != ways[-1])
+                gradients = torch.autograd.grad(scale * value, leaves, allow_unused=True, retain_graph=way != ways[-1])
                 self.on_small(gradients[1:])
+        for taker in self.takers if self.rough else ():
+            taker.total /= torch.where(taker.total.isfinite(), scale, math.nan)  # too large for float16
+
+    def scale(self, geometry: Geometry) -> float:
+        """Of the loss, so that gradients are numbers that float16 has: every token has its share of the mean."""
+        shares = self.images * self.plans[0].sides(geometry.image_size)[-1] ** 2
+        return 2.0 ** round(math.log2(2 * shares))
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The sum over networks of the mean cross-entropy; in a pass along, of its derivative."""
@@ -252,6 +266,7 @@ class GroupPass:
         on_device = torch.tensor([index for indices in lists for index in indices]).to(x.device, non_blocking=True)
         tensors = iter(torch.split(on_device, [len(indices) for indices in lists]))  # one transfer for all
         gone: list[Tensor] = []
+        self.in_block = True
         for number, step in enumerate(steps):
             there, back = next(tensors), next(tensors)
             if step.order != step.before:
@@ -263,7 +278,7 @@ class GroupPass:
             done = [half(part, block, next(tensors), where) for part, block in zip(parts, step.blocks, strict=True)]
             x = torch.cat(done) if len(done) > 1 else done[0]
             gone += [left] if step.left else []
-        self.last_blocks = False
+        self.last_blocks = self.in_block = False
         x = Reordered.apply(torch.cat([x, *gone]), next(tensors), next(tensors))
         return x
 

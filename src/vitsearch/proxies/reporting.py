@@ -116,8 +116,9 @@ class TracedNorm(torch.autograd.Function):
     """A layer norm with its initial weight 1 and bias 0 that reports (Y, dY) in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, report: NormReport, rows: Rows) -> Tensor:
+    def forward(ctx: Any, x: Tensor, eps: float, report: NormReport, dtype: torch.dtype) -> Tensor:
         y, mean, scale = torch.native_layer_norm(x, (x.shape[-1],), None, None, eps)
+        y = y.to(dtype)
         ctx.save_for_backward(x, mean, scale, y)
         ctx.report = report
         return y
@@ -127,7 +128,7 @@ class TracedNorm(torch.autograd.Function):
         x, mean, scale, y = ctx.saved_tensors
         dy = gradients[0].contiguous()
         ctx.report(y, dy, None)
-        return norm_backward(dy, x, mean, scale), None, None, None
+        return norm_backward(dy.to(x.dtype), x, mean, scale), None, None, None
 
 
 class Reordered(torch.autograd.Function):

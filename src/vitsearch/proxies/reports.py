@@ -103,7 +103,7 @@ class Product(Outputs):
 
     @cached_property
     def bias_gradient(self) -> Tensor:
-        return self.dy.sum((1, 2))
+        return _over_tokens(self.dy)
 
     @cached_property
     def gradients(self) -> list[tuple[Tensor, Tensor]]:
@@ -196,7 +196,7 @@ class Norm(Report):
 
     @cached_property
     def gradients(self) -> list[tuple[Tensor, Tensor]]:
-        of_weight, of_bias = (self.dy * self.y).sum((1, 2)), self.dy.sum((1, 2))
+        of_weight, of_bias = _over_tokens(self.dy * self.y), _over_tokens(self.dy)
         return [(of_weight, torch.ones_like(of_weight[0])), (of_bias, torch.zeros_like(of_bias[0]))]
 
     @cached_property
@@ -249,3 +249,8 @@ def _in_parts(x: Tensor, parts: int) -> Tensor:
     """[..., B, S, C] -> [..., parts, B / parts * S, C]."""
     *lead, images, tokens, channels = x.shape
     return x.reshape(*lead, parts, images // parts * tokens, channels)
+
+
+def _over_tokens(x: Tensor) -> Tensor:
+    """The sum over images and tokens, [n, channels]; of half precision in float32."""
+    return x.sum((1, 2), dtype=torch.float32 if x.dtype == torch.float16 else x.dtype)

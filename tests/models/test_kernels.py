@@ -1,0 +1,98 @@
+"""Triton kernels, run by its interpreter, against the definitions in float64."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("triton")
+
+SCRIPT = """
+import importlib
+import json
+import sys
+import torch
+from vitsearch import architecture as blueprint
+from vitsearch.models import layers
+
+layers.is_small_grid = lambda qkv: qkv.dtype == torch.float32
+layers.is_small_window = lambda x, window, head_dim: x.dtype == torch.float32
+
+
+def grid(side, heads, head_dim):
+    block = blueprint.Attention(heads=heads, head_dim=head_dim, hidden=8, relative_distance=3)
+    return layers.Attention(24, block, side), side * side + 1
+
+
+def windows(side, heads, head_dim, window, shifted):
+    block = blueprint.WindowAttention(heads=heads, head_dim=head_dim, hidden=8, window=window, shifted=shifted)
+    return layers.WindowAttention(24, block, side), side * side
+
+
+found = []
+for kind, *shape, compiled in json.loads(sys.argv[1]):
+    torch.manual_seed(0)
+    attention, tokens = {"grid": grid, "windows": windows}[kind](*shape)
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    images = torch.randn(3, tokens, 24, requires_grad=True)
+    run = torch.compile(attention, backend="aot_eager", fullgraph=True) if compiled else attention
+    out = run(images)
+    back = torch.randn_like(out)
+    ours = [out, *torch.autograd.grad(out, [images, *attention.parameters()], back)]
+    attention.double().fused = False
+    exact = images.detach().double().requires_grad_()
+    out = attention(exact)
+    definition = [out, *torch.autograd.grad(out, [exact, *attention.parameters()], back.double())]
+    pairs = list(zip(ours, definition))
+    errors = [float((a - b).detach().abs().max() / b.detach().abs().max()) for a, b in pairs]
+    found.append({"largest": max(errors), "compared": len(errors), "same": all(torch.equal(a, b) for a, b in pairs)})
+used = [hasattr(torch.ops.vitsearch, name) for name in ("attend", "attend_in_windows")]
+print(json.dumps([found, used]))
+"""
+
+
+def interpreted(cases: list[list[object]]) -> tuple[list[dict[str, float]], list[bool]]:
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", SCRIPT, json.dumps(cases)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows, used = json.loads(done.stdout.splitlines()[-1])
+    return rows, used
+
+
+def test_small_grids_and_windows_are_the_definition() -> None:
+    """Sides, heads, their width, windows and whether they are shifted, whether compiled."""
+    grids = [["grid", 4, 2, 32, False], ["grid", 8, 3, 64, False], ["grid", 4, 3, 32, True]]
+    windows = [["windows", 8, 2, 32, 4, False, False], ["windows", 8, 2, 16, 4, True, False]]
+    windows += [["windows", 14, 2, 16, 7, True, False], ["windows", 8, 1, 32, 8, False, True]]
+    rows, used = interpreted([*grids, *windows])
+    assert used == [True, True] and [row["compared"] for row in rows] == [10] * 3 + [7] * 4
+    for row in rows:
+        assert row["largest"] < 5e-6 and not row["same"]
+
+
+POINTERS = {"lse": "*fp32", "dbias": "*fp32", "place": "*i32", "of_cell": "*i64", "scale": "fp32"}
+COUNTS = ("images", "heads", "windows", "biased", "tokens", "items")
+GRID = {"patches": 64, "width": 64, "vectors": 32, "places": 16, "stride": 24, "class_cell": 16}
+WINDOW = {"size": 49, "padded": 64, "width": 32, "each": 16}
+
+
+@pytest.mark.parametrize(("module", "sizes"), [("grid_kernels", GRID), ("window_kernels", WINDOW)])
+@pytest.mark.parametrize("name", ["forward_kernel", "backward_kernel"])
+def test_kernels_compile_for_a_gpu_that_is_not_here(module: str, name: str, sizes: dict[str, int]) -> None:
+    """The interpreter takes more than the compiler does."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget("cuda", 90, 32)
+    kernel = getattr(importlib.import_module(f"vitsearch.models.{module}"), name)
+    constants = {key: value for key, value in (sizes | {"precision": "tf32"}).items() if key in kernel.arg_names}
+    signature = {key: "i32" if key in COUNTS else POINTERS.get(key, "*bf16") for key in kernel.arg_names}
+    signature |= dict.fromkeys(constants, "constexpr")
+    places = {(kernel.arg_names.index(key),): value for key, value in constants.items()}
+    source = compiler.ASTSource(kernel, signature, places, {})
+    assert "wgmma" in compiler.compile(source, target=target, options={"num_warps": 4}).asm["ptx"]

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ from vitsearch.spaces import decode
 
 PROXIES = ("dss", "snip", "synflow", "grad_norm")
 SPACES = ("autoformer-tiny", "autoformer-small", "autoformer-base", "pit")
+ROUNDS = 3
 CHUNK = {"cpu": 16, "cuda": 2048}
 SEARCHES = (
     ("autoformer-tiny", "dss", "fresh"),
@@ -148,24 +150,35 @@ def typical(networks: list[Settings], few: int) -> list[Settings]:
 
 
 def measure(
-    proxy: str, space: str, weights: str, device: torch.device, networks: list[Settings], few: int, exact: list[float]
+    proxy: str,
+    space: str,
+    weights: str,
+    device: torch.device,
+    networks: list[Settings],
+    few: int,
+    exact: list[float],
+    rounds: int,
 ) -> list[dict[str, Any]]:
-    """Three rows: batched, reference, plain loop."""
+    """Three rows: batched, reference, plain loop; medians of rounds in turns, so that noise hits all alike."""
     evaluator = ProxyEvaluator([proxy], geometry=Geometry(), seed=0, device=device, weights=weights)
     in_chunks(evaluator, networks[: CHUNK[device.type]], proxy)  # warm up: weights, kernels, the size of a batch
     reference(evaluator, networks[0], proxy)
     reset_peak_memory(device)
-    seconds, ours = timed(device, lambda: in_chunks(evaluator, networks, proxy))
-    memory = peak_memory(device)
-    some = typical(networks, few)
-    reference_seconds, _ = timed(device, lambda: [reference(evaluator, settings, proxy) for settings in some])
-    loop_seconds, _ = timed(device, lambda: [evaluator.one(settings) for settings in some])
+    some, memory = typical(networks, few), 0
+    times: list[tuple[float, float, float]] = []
+    for _ in range(rounds):
+        taken, ours = timed(device, lambda: in_chunks(evaluator, networks, proxy))
+        memory = memory or peak_memory(device)
+        of_reference, _ = timed(device, lambda: [reference(evaluator, settings, proxy) for settings in some])
+        times.append((taken, of_reference, timed(device, lambda: [evaluator.one(settings) for settings in some])[0]))
+    seconds, reference_seconds, loop_seconds = (median(column) for column in zip(*times, strict=True))
     errors = [abs(a - b) / abs(b) for a, b in zip(ours, exact, strict=False)]
     name, per_network = f"{proxy}/{space}/{weights}", reference_seconds / few
     batched = {
         "name": name,
         "seconds": seconds,
         "networks": len(networks),
+        "rounds": rounds,
         "architectures_per_second": len(networks) / seconds,
         "speedup": per_network / (seconds / len(networks)),
         "compared": len(exact),
@@ -293,7 +306,7 @@ def speeds(options: argparse.Namespace, device: torch.device) -> Iterator[dict[s
             if proxy in ("snip", "grad_norm") and not small:
                 count = 256 if space == "autoformer-base" else 1024
             chosen = networks[: max(options.networks or count, compared)]
-            yield from measure(proxy, space, weights, device, chosen, few, exact[proxy])
+            yield from measure(proxy, space, weights, device, chosen, few, exact[proxy], 1 if options.quick else ROUNDS)
 
 
 def main() -> None:

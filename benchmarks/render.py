@@ -106,11 +106,26 @@ def selections(rows: list[Row]) -> list[str]:
     return lines
 
 
+def discoveries(rows: list[Row]) -> list[str]:
+    lines = [
+        f"\n{machine(rows[-1])}\n",
+        "| what / tables / evaluations | seconds | formulas/s | tau with whole matrices | against networks | commit |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        speed = f"{row['formulas'] / row['seconds']:,.1f}" if "formulas" in row else ""
+        tau = f"{row['kendall_tau']:.3f}" if "kendall_tau" in row else ""
+        ratio = "" if row["speedup"] is None else f"{row['speedup']:,.0f} x"
+        lines.append(f"| {row['name']} | {row['seconds']:,.1f} | {speed} | {tau} | {ratio} | {row['commit']} |")
+    return lines
+
+
 PAGES: dict[str, dict[str, Callable[[list[Row]], list[str]]]] = {
     "scoring.md": {"scoring": speeds, "search": searches, "sweeps": sweeps},
     "training.md": {"training": trainings},
     "supernet.md": {"supernet": supernets},
     "prenas.md": {"selection": selections},
+    "autoprox.md": {"discovery": discoveries},
 }
 
 

@@ -41,7 +41,6 @@ from vitsearch.spaces import decode
 
 PROXIES = ("dss", "snip", "synflow", "grad_norm")
 SPACES = ("autoformer-tiny", "autoformer-small", "autoformer-base", "pit")
-ROUNDS = 3
 CHUNK = {"cpu": 16, "cuda": 2048}
 SEARCHES = (
     ("autoformer-tiny", "dss", "fresh"),
@@ -306,7 +305,9 @@ def speeds(options: argparse.Namespace, device: torch.device) -> Iterator[dict[s
             if proxy in ("snip", "grad_norm") and not small:
                 count = 256 if space == "autoformer-base" else 1024
             chosen = networks[: max(options.networks or count, compared)]
-            yield from measure(proxy, space, weights, device, chosen, few, exact[proxy], 1 if options.quick else ROUNDS)
+            yield from measure(
+                proxy, space, weights, device, chosen, few, exact[proxy], 1 if options.quick else options.rounds
+            )
 
 
 def main() -> None:
@@ -315,6 +316,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="DSS on two spaces, few networks")
     parser.add_argument("--only", choices=["speeds", "sweeps", "searches"], default="speeds")
     parser.add_argument("--networks", type=int, help="networks in each batched measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="of which the medians count")
     parser.add_argument("--compared", type=int, help="networks compared with the reference")
     parser.add_argument("--counts", type=int, nargs="*", default=[1000, 10_000, 100_000], help="of --only sweeps")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 4, 16, 64, 256, 512], help="of --only sweeps")

@@ -7,6 +7,7 @@ Weights are left uninitialised here; `initialise.py` fills all of them at once.
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -174,10 +175,21 @@ class Rearranged(torch.autograd.Function):
         return gradient.gather(-1, back.expand(*gradient.shape[:2], -1, -1)), None, None
 
 
+TRITON = find_spec("triton") is not None and torch.version.hip is None
+HALF = (torch.bfloat16, torch.float16)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def runs_kernels(device: int) -> bool:
+    """Whether a GPU is one that kernels of ours were written for. Triton comes with torch for CUDA alone."""
+    return TRITON and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def is_small_grid(qkv: Tensor) -> bool:
     """Whether the tokens of [B, S, 3, H, D] but for the class token are one tile of a GPU: see grid_attention.py."""
-    half = qkv.dtype in (torch.bfloat16, torch.float16)
-    return qkv.is_cuda and half and qkv.shape[1] in (4 * 4 + 1, 8 * 8 + 1) and qkv.shape[-1] in (32, 64)
+    if not qkv.is_cuda or qkv.dtype not in HALF or not runs_kernels(qkv.device.index):
+        return False
+    return qkv.shape[1] in (4 * 4 + 1, 8 * 8 + 1) and qkv.shape[-1] in (32, 64)
 
 
 class Attention(nn.Module):
@@ -210,7 +222,7 @@ class Attention(nn.Module):
         return cast(Tensor, self.proj(out.transpose(1, 2).reshape(batch, tokens, -1)))
 
     def small_grid_form(self, qkv: Tensor, relative: RelativePosition) -> Tensor:
-        from vitsearch.models.grid_attention import relative_attention  # Triton comes with torch for CUDA alone
+        from vitsearch.models.grid_attention import relative_attention  # which needs Triton
 
         keys = relative.all_vectors(relative.key_rows, relative.key_columns)
         values = relative.all_vectors(relative.value_rows, relative.value_columns)
@@ -242,7 +254,9 @@ class Attention(nn.Module):
 def is_small_window(x: Tensor, window: int, head_dim: int) -> bool:
     """Whether windows of these tokens are tiles of a GPU, in half precision: see window_attention.py."""
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-    return x.is_cuda and dtype in (torch.bfloat16, torch.float16) and window**2 <= 64 and head_dim in (16, 32, 64)
+    if not x.is_cuda or dtype not in HALF or not runs_kernels(x.device.index):
+        return False
+    return window**2 <= 64 and head_dim in (16, 32, 64)
 
 
 class WindowAttention(nn.Module):
@@ -303,7 +317,7 @@ class WindowAttention(nn.Module):
         return x[:, : self.side, : self.side].reshape(batch, -1, width)
 
     def small_window_form(self, qkv: Tensor, place: Tensor) -> Tensor:
-        from vitsearch.models.window_attention import window_attention  # Triton comes with torch for CUDA alone
+        from vitsearch.models.window_attention import window_attention  # which needs Triton
 
         bias = self.relative_position_bias_table[self.bias_index].permute(2, 0, 1)
         return window_attention(qkv, bias, self.mask, place, self.scale)

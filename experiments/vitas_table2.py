@@ -51,17 +51,27 @@ def main() -> None:
     unit = cost_of(baseline(bench, options.baseline[0]), bench.geometry).macs
     budgets = [round(scale * unit) for scale in options.scales]
     sittings = Sittings("vitas_table2.json", options, bench.about() | {"budgets": budgets})
-    cells = {f"{row}-{seed}": (row, seed) for seed in range(options.seeds) for row in options.rows}
-    complete = sittings.run(partial(cell_of, bench, budgets), cells)
+    cells = {
+        f"{row}-{'+'.join(map(str, some))}-{seed}": (row, some, seed)
+        for seed in range(options.seeds)
+        for row in options.rows
+        for some in ([budgets] if shares_supernets(row) else [[budget] for budget in budgets])
+    }
+    complete = sittings.run(partial(cell_of, bench), cells)
     rows = [summary(row, budget, sittings.rows) for budget in budgets for row in options.rows]
     sittings.write({"complete": complete, "seeds": options.seeds, "rows": rows})
     for found in rows:
         print({key: value for key, value in found.items() if key != "runs"})
 
 
-def cell_of(bench: Bench, budgets: list[int], cell: tuple[int, int]) -> dict[str, Any]:
-    """One row with one seed at all budgets, which may share a supernet."""
-    row, seed = cell
+def shares_supernets(row: int) -> bool:
+    """Whether all budgets have the same supernet: nothing in it depends on them."""
+    return row != 0 and not ROWS[row][2]
+
+
+def cell_of(bench: Bench, cell: tuple[int, list[int], int]) -> dict[str, Any]:
+    """One row with one seed, at the budgets that share a supernet."""
+    row, budgets, seed = cell
     return {"row": row, "seed": seed, "runs": {str(budget): one(bench, row, budget, seed) for budget in budgets}}
 
 
@@ -104,7 +114,7 @@ def scaled(bench: Bench, budget: int) -> Settings:
 def summary(row: int, budget: int, cells: list[dict[str, Any]]) -> dict[str, Any]:
     def of(number: int) -> list[dict[str, Any]]:
         ordered = sorted((cell for cell in cells if cell["row"] == number), key=lambda cell: cell["seed"])
-        return [cell["runs"][str(budget)] for cell in ordered]
+        return [cell["runs"][str(budget)] for cell in ordered if str(budget) in cell["runs"]]
 
     runs, every = of(row), [of(number) for number in sorted({cell["row"] for cell in cells})]
     found: dict[str, Any] = {"row": row, "name": "baseline" if row == 0 else ROWS[row][0], "budget": budget}

@@ -140,7 +140,7 @@ def test_scores_are_kept_and_continued(table: Table, tmp_path: Path, monkeypatch
 def test_a_file_of_other_conditions_is_refused(table: Table, tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
     ScoreBook(CONDITIONS, path)
-    with pytest.raises(BadStudy, match="was not made with"):
+    with pytest.raises(BadStudy, match=r"scores.jsonl was made with batch_size \d+, not with 8: give another file"):
         ScoreBook(Conditions(device="cpu", batch_size=8), path)
     path.write_text(path.read_text() + '{"arch": 3}\n')
     with pytest.raises(BadStudy, match="line 2 is not a scored network"):

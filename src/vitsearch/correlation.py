@@ -20,7 +20,7 @@ from vitsearch.errors import BadStudy, UnknownName, VitsearchError
 from vitsearch.evaluate import OUT_OF_MEMORY, ProxyEvaluator
 from vitsearch.proxies import PROXIES, parse_proxy
 from vitsearch.ranking import MEASURES, agreement, bootstrap_agreement, kendall
-from vitsearch.records import parse_json
+from vitsearch.records import check_made_alike, parse_json
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import cost_of
 
@@ -108,8 +108,7 @@ class ScoreBook:
     def _read(self, path: Path) -> None:
         lines = path.read_bytes().split(b"\n")
         whole = [line for line in lines[:-1] if line]  # what follows the last line end was cut off
-        if not whole or parse_json(whole[0], f"{path} line 1") != self._header():
-            raise BadStudy(f"{path} was not made with {json.dumps(self._header())}: give another file")
+        check_made_alike(path, whole[0] if whole else b"{}", self._header(), "give another file")
         for number, line in enumerate(whole[1:], 2):
             item = parse_json(line, f"{path} line {number}")
             try:

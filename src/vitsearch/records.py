@@ -111,6 +111,16 @@ def parse_json(text: str | bytes, source: str) -> Any:
         raise VitsearchError(f"{source} is not valid JSON: {' '.join(str(error).split())}") from None
 
 
+def check_made_alike(path: Path, first_line: bytes, header: Mapping[str, Any], remedy: str) -> None:
+    """That the first line of a file is this header; else an error with the first thing that differs."""
+    found = parse_json(first_line, f"{path} line 1")
+    known = found if isinstance(found, dict) else {}
+    for key in (*header, *known):
+        if known.get(key) != header.get(key):
+            was, wanted = (brief(one.get(key)) for one in (known, header))
+            raise BadStudy(f"{path} was made with {key} {was}, not with {wanted}: {remedy}")
+
+
 def write_atomically(path: Path, text: str) -> None:
     """The file has the old content or all of the new one, whatever happens in between."""
     write_bytes_atomically(path, text.encode())

@@ -153,7 +153,7 @@ def test_the_cache_is_kept_checked_and_of_one_making(evidence: Evidence, tmp_pat
     again = StatisticsCache(folder, CONDITIONS)
     network = evidence.networks[0]
     assert (again.read(network).table == evidence.caches[0].read(network).table).all()
-    with pytest.raises(BadStudy, match="was not made with"):
+    with pytest.raises(BadStudy, match="was made with batch_size 2, not with 4: give another --cache"):
         StatisticsCache(folder, Conditions(batch_size=4, device="cpu"))
     name, _ = again.files[network]
     content = bytearray((folder / name).read_bytes())
@@ -432,7 +432,10 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
     assert "pairs needs branches=scalar" in cli(*line, "--out", "x", "--strategy", "pairs").error()
     assert "`strategy` must be one of" in cli(*line, "--out", "x", "--strategy", "best").error()
     other = tmp_path / "other"
-    assert "was not made with" in cli(*line, "--out", str(other), "--inputs", "weights").error()
+    assert (
+        "not with ['qkv.weight', 'proj.weight', 'mlp.weight']: give another --cache"
+        in cli(*line, "--out", str(other), "--inputs", "weights").error()
+    )
     assert "`weights` must be one of" in cli(*line, "--out", str(other), "--weights", "old").error()
     assert "old" in cli(*line, "--out", str(other), "--data", "old").error()
     assert not other.exists()

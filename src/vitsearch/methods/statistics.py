@@ -38,7 +38,7 @@ from vitsearch.proxies.branches import Branches, branches
 from vitsearch.proxies.expression import INPUTS
 from vitsearch.proxies.group_pass import GroupPass
 from vitsearch.proxies.layers import LINEARS, OF_MLP, Layer, LayerTaker, block_names, weights_of
-from vitsearch.records import lock_file, parse_json, write_bytes_atomically
+from vitsearch.records import check_made_alike, lock_file, parse_json, write_bytes_atomically
 from vitsearch.spaces import decode
 
 SLOTS = (
@@ -173,8 +173,7 @@ class StatisticsCache:
 
     def _read(self) -> None:
         lines = self._index.read_bytes().split(b"\n")[:-1]  # what follows the last line end was cut off
-        if not lines or parse_json(lines[0], f"{self._index} line 1") != self._header():
-            raise BadStudy(f"{self.folder} was not made with {json.dumps(self._header())}: give another --cache")
+        check_made_alike(self._index, lines[0] if lines else b"{}", self._header(), "give another --cache")
         for number, line in enumerate(lines[1:], 2):
             item = parse_json(line, f"{self._index} line {number}")
             try:

@@ -296,7 +296,7 @@ def speeds(options: argparse.Namespace, device: torch.device) -> Iterator[dict[s
             ("pit", "fresh", ["dss"]),
         ]
     compared = options.compared or (4 if options.quick else 12 if small else 200)
-    few = 4 if options.quick else 6 if small else 10
+    few = min(4, options.networks or 4) if options.quick else 6 if small else 10
     for space, weights, proxies in work:
         networks = vitsearch.sample(space, max(options.networks or 2048, compared), seed=1)
         exact = exact_scores(networks[:compared], proxies, device, weights)

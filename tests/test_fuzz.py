@@ -159,7 +159,7 @@ def test_recipe_changes(changes: dict[str, str]) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_studies(whole: Path, tmp_path: Path, data: st.DataObject) -> None:
     """Damage in either file of a study is one error that names the file, or does no harm."""
     study = json.loads((whole / "study.json").read_text())
@@ -201,7 +201,7 @@ words = st.one_of(st.sampled_from(["", *TYPED.split()]), st.text(max_size=6).fil
 
 
 @given(st.lists(words, max_size=6))
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=350, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     """Whatever is typed: an exit code of 0 or 2, one line when it is 2, never a traceback, nothing written."""
     monkeypatch.chdir(tmp_path)

@@ -352,7 +352,7 @@ def test_kill_and_resume_on_the_command_line(tmp_path: Path, cli: Callable[..., 
 
 def test_train_then_load_with_timm(tmp_path: Path, cli: Callable[..., Any], arch: str) -> None:
     """The promise: a network of a space, on real digits, to 95 % on the test part."""
-    options = ["--data", "digits", "--recipe", "quick", "--epochs", "12", "--image-size", "16", "--device", "cpu"]
+    options = ["--data", "digits", "--recipe", "quick", "--epochs", "10", "--image-size", "16", "--device", "cpu"]
     shown = cli("train", arch, *options, "--out", str(tmp_path / "trained"), "--json").json()
     assert shown["test_top1"] >= 95, shown
     import vitsearch.models

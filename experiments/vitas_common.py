@@ -144,7 +144,7 @@ class Bench:
             seed=seed,
             distillation=self.taught,
         )
-        machine = Machine(device=self.options.device)
+        machine = Machine(device=self.options.device, compiled=False)  # each block has widths of its own to compile
         done = train_network(plan, Path(self.options.work) / f"retrain-{name}-{seed}", machine=machine, resume=True)
         return float(done.result["test_top1"])
 

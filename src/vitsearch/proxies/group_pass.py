@@ -28,6 +28,11 @@ from vitsearch.proxies.reports import Linear, Norm, Pooled, Report, Small, Table
 from vitsearch.proxies.routing import places, route
 from vitsearch.proxies.takers import Taker
 
+WHOLE = 8
+"""Numbers that a GPU loads at once in half precision."""
+FAR = -3e4
+"""A logit that leaves nothing, which float16 still has."""
+
 
 @dataclass
 class GroupPass:
@@ -85,18 +90,21 @@ class GroupPass:
     def keeps(self, name: str) -> bool:
         return any(taker.keeps_outputs(name) for taker in self.takers)
 
-    def tables(self, x: Tensor, name: str, kind: str, block: Attention, networks: Tensor) -> Tensor:
-        """The relative position tables of rows and columns, one below the other: x T^T for keys, x T for values."""
+    def tables(self, x: Tensor, name: str, kind: str, block: Attention, networks: Tensor, slots: int) -> Tensor:
+        """The relative position tables of rows and columns, one below the other: x T^T for keys, x T for values.
+
+        There are `slots` for their rows; in what keys give, the first that is left has a 1.
+        """
         size = (block.relative_rows, block.head_dim)
         both = torch.cat([self.weight(f"{name}.relative.{kind}_{leaf}", size) for leaf in ("rows", "columns")])
-        weight, dim = (both, 0) if kind == "key" else (both.T, 1)
-        used = weight.to(x.dtype)
+        used = F.pad(both, (0, 0, 0, slots - len(both))).to(x.dtype)
+        weight, dim, one = both, 0, _one(len(both), slots, x.device, x.dtype)
+        if kind == "value":
+            used, weight, dim, one = used.T, both.T, 1, None
         if not self.everything:
-            return F.linear(x, used)
-        report = partial(
-            self.on_linear, Tables, name=f"{name}.relative", weight=weight, bias=None, networks=networks, dim=dim
-        )
-        y: Tensor = TracedLinear.apply(x, used, None, report, self.keeps(f"{name}.relative"), False, self.rows)
+            return F.linear(x, used, one)
+        report = partial(self.on_tables, name=f"{name}.relative", weight=weight, bias=None, networks=networks, dim=dim)
+        y: Tensor = TracedLinear.apply(x, used, one, report, self.keeps(f"{name}.relative"), False, self.rows)
         return y
 
     def norm(self, x: Tensor, eps: float, networks: Tensor) -> Tensor:
@@ -134,6 +142,11 @@ class GroupPass:
             x, y = x.flatten(2, -2), None if y is None else y.flatten(2, -2)[:, : self.images]
             x, x_along = halves(x) if self.along else (x, None)
         self.tell(kind(x=x, dy=gradients, y=y, x_along=x_along, dy_along=derivatives, parts=self.parts, **facts))
+
+    def on_tables(self, x: Tensor, dy: Tensor, y: Tensor | None, *, weight: Tensor, dim: int, **facts: Any) -> None:
+        rows = weight.shape[dim]
+        x, dy, y = (x[..., :rows], dy, y) if dim else (x, dy[..., :rows], None if y is None else y[..., :rows])
+        self.on_linear(Tables, x, dy, y, weight=weight, dim=dim, **facts)
 
     def on_norm(self, y: Tensor, dy: Tensor, y_along: Tensor | None, *, networks: Tensor) -> None:
         gradients, derivatives = self.back(dy)
@@ -283,12 +296,14 @@ class GroupPass:
         return x
 
     def attention_half(self, x: Tensor, block: Attention, networks: Tensor, name: str, *, side: int) -> Tensor:
-        inner = block.heads * block.head_dim
+        inner, tokens = block.heads * block.head_dim, x.shape[2]
         normal = self.norm(x, self.plans[0].norm_eps, networks)
+        if normal.dtype == torch.float16 and block.relative_distance:
+            normal = F.pad(normal, (0, 0, 0, -tokens % WHOLE))  # keys that nobody sees, and queries of no consequence
         qkv = self.linear(normal, f"{name}.attn.qkv", 3 * inner, networks)
         qkv = qkv.reshape(*qkv.shape[:3], 3, block.heads, block.head_dim)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each [n, rows, H, S, D]
-        out = self.attention(q, k, v, block, f"{name}.attn", side, networks)
+        out = self.attention(q, k, v, block, f"{name}.attn", side, networks)[:, :, :, :tokens]
         return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", x.shape[-1], networks)
 
     def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, name: str) -> Tensor:
@@ -305,8 +320,9 @@ class GroupPass:
         """With relative position, q, k and v get channels for each grid row, each grid column and the class token."""
         width = block.head_dim
         if block.relative_distance:
-            choice, cells = _relative(side, block.relative_distance, q.device, q.dtype)
-            by_offset = self.tables(q, name, "key", block, networks)  # [n, rows, H, S, 2 R]
+            choice, cells = _relative(side, block.relative_distance, q.shape[-2], q.device, q.dtype)
+            slots = choice.shape[1]
+            by_offset = self.tables(q, name, "key", block, networks, slots)  # [n, rows, H, S, 2 R]
             q = torch.cat([q, _per_token(by_offset, choice)], -1)
             cells = cells.expand(*q.shape[:-1], -1)
             if self.along:  # constants
@@ -319,20 +335,34 @@ class GroupPass:
             out = ((q * width**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
         if block.relative_distance:
             mass = _per_token(out[..., width:], choice.transpose(1, 2))
-            out = out[..., :width] + self.tables(mass, name, "value", block, networks)
+            out = out[..., :width] + self.tables(mass, name, "value", block, networks, slots)
         return out
 
 
 @lru_cache(maxsize=32)
-def _relative(side: int, distance: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """From offsets to places, for each query: [S, 2 R, 2 side + 1 + padding]; and the place of each key."""
+def _relative(side: int, distance: int, tokens: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """From offsets to places, for each query: [S, 2 R, 2 side + 1 + padding]; and the place of each key.
+
+    Where there are more tokens than the grid has, these are `FAR` from all queries: a place more, that every query has.
+    """
     maps = relative_maps(side, distance)
-    rows = maps.row_choice.shape[1]
-    choice = torch.zeros(len(maps.row_choice), 2 * rows, 2 * side + 1)
+    known, rows = maps.row_choice.shape[:2]
+    choice = torch.zeros(known, 2 * rows, 2 * side + 1)
     choice[:, :rows, :side], choice[:, rows:, side:-1] = maps.row_choice, maps.column_choice
     choice[:, 0, -1] = choice[:, rows, -1] = 1.0
-    padding = (0, -choice.shape[-1] % 8)  # fused kernels want whole vectors
-    return F.pad(choice, padding).to(device, dtype), F.pad(maps.key_cells, padding).to(device, dtype)
+    more, spare = -choice.shape[-1] % WHOLE, tokens - known
+    choice, cells = F.pad(choice, (0, more)), F.pad(maps.key_cells, (0, more))  # fused kernels want whole vectors
+    if spare:
+        choice = F.pad(choice, (0, 0, 0, WHOLE - 2 * rows % WHOLE, 0, spare))
+        choice[:, 2 * rows, 2 * side + 1] = 1.0
+        cells = F.pad(cells, (0, 0, 0, spare))
+        cells[known:, 2 * side + 1] = FAR
+    return choice.to(device, dtype), cells.to(device, dtype)
+
+
+@lru_cache(maxsize=32)
+def _one(place: int, slots: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+    return torch.eye(slots, device=device, dtype=dtype)[place] if place < slots else None
 
 
 def _per_token(x: Tensor, choice: Tensor) -> Tensor:

@@ -29,9 +29,9 @@ def skeleton(architecture: Architecture) -> tuple[Any, ...]:
 
 
 def group_by_skeleton(plans: Mapping[int, Architecture]) -> list[list[int]]:
-    """Numbers of plans that can go through together, in a fixed order."""
+    """Numbers of plans that can go through together, in a fixed order: those of one depth are neighbours."""
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for number, plan in plans.items():
+    for number, plan in sorted(plans.items(), key=lambda item: sum(len(stage.blocks) for stage in item[1].stages)):
         groups.setdefault(skeleton(plan), []).append(number)
     return list(groups.values())
 

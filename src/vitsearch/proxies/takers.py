@@ -84,7 +84,8 @@ class Snip(Magnitudes):
 
 class GradientNorm(Magnitudes):
     def term(self, gradient: Tensor, value: Tensor) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+        wide = torch.promote_types(gradient.dtype, torch.float32)  # a norm in float16 is rounded to float16
+        norm: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=wide)
         return norm
 
 

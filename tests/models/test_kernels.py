@@ -18,10 +18,16 @@ import json
 import sys
 import torch
 from vitsearch import architecture as blueprint
-from vitsearch.models import layers
+from vitsearch.models import layers, norms
 
 layers.is_small_grid = lambda qkv: qkv.dtype == torch.float32
 layers.is_small_window = lambda x, window, head_dim: x.dtype == torch.float32
+
+
+def compared(ours, definition):
+    pairs = list(zip(ours, definition, strict=True))
+    errors = [float((a - b).detach().abs().max() / b.detach().abs().max()) for a, b in pairs]
+    return {"largest": max(errors), "compared": len(errors), "same": all(torch.equal(a, b) for a, b in pairs)}
 
 
 def grid(side, heads, head_dim):
@@ -49,41 +55,54 @@ for kind, *shape, compiled in json.loads(sys.argv[1]):
     exact = images.detach().double().requires_grad_()
     out = attention(exact)
     definition = [out, *torch.autograd.grad(out, [exact, *attention.parameters()], back.double())]
-    pairs = list(zip(ours, definition))
-    errors = [float((a - b).detach().abs().max() / b.detach().abs().max()) for a, b in pairs]
-    found.append({"largest": max(errors), "compared": len(errors), "same": all(torch.equal(a, b) for a, b in pairs)})
+    found.append(compared(ours, definition))
+for *shape, learned in json.loads(sys.argv[2]):
+    torch.manual_seed(1)
+    x, back = 3 + 2 * torch.randn(shape), torch.randn(shape)
+    weights = [torch.randn(shape[-1]) for _ in range(2)] if learned else [None, None]
+    out, mean, rate = norms.norm_there(x, *weights, 1e-6, torch.float32)
+    ours = [out, *norms.norm_back(back, x, weights[0], mean, rate)]
+    exact = [None if one is None else one.double().requires_grad_() for one in (x, *weights)]
+    out = torch.nn.functional.layer_norm(exact[0], shape[-1:], *exact[1:], 1e-6)
+    definition = [out, *torch.autograd.grad(out, [one for one in exact if one is not None], back.double())]
+    found.append(compared([one for one in ours if one is not None], definition))
 used = [hasattr(torch.ops.vitsearch, name) for name in ("attend", "attend_in_windows")]
 print(json.dumps([found, used]))
 """
 
 
-def interpreted(cases: list[list[object]]) -> tuple[list[dict[str, float]], list[bool]]:
+def interpreted(cases: list[list[object]], norms: list[list[object]]) -> tuple[list[dict[str, float]], list[bool]]:
     environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(cases)]
+    command = [sys.executable, "-c", SCRIPT, json.dumps(cases), json.dumps(norms)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows, used = json.loads(done.stdout.splitlines()[-1])
     return rows, used
 
 
-def test_small_grids_and_windows_are_the_definition() -> None:
-    """Sides, heads, their width, windows and whether they are shifted, whether compiled."""
+def test_small_grids_windows_and_norms_are_the_definition() -> None:
+    """Sides, heads, their width, windows and whether they are shifted, whether compiled; shapes, whether learned."""
     grids = [["grid", 4, 2, 32, False], ["grid", 8, 3, 64, False], ["grid", 4, 3, 32, True]]
     windows = [["windows", 8, 2, 32, 4, False, False], ["windows", 8, 2, 16, 4, True, False]]
     windows += [["windows", 14, 2, 16, 7, True, False], ["windows", 8, 1, 32, 8, False, True]]
-    rows, used = interpreted([*grids, *windows])
-    assert used == [True, True] and [row["compared"] for row in rows] == [10] * 3 + [7] * 4
+    norms: list[list[object]] = [[2, 300, 38, True], [3, 33, 128, True], [1, 5, 77, False]]
+    rows, used = interpreted([*grids, *windows], norms)
+    assert used == [True, True] and [row["compared"] for row in rows] == [10] * 3 + [7] * 4 + [4, 4, 2]
     for row in rows:
         assert row["largest"] < 5e-6 and not row["same"]
 
 
-POINTERS = {"lse": "*fp32", "dbias": "*fp32", "place": "*i32", "of_cell": "*i64", "scale": "fp32"}
-COUNTS = ("images", "heads", "windows", "biased", "tokens", "items")
+POINTERS = {"place": "*i32", "of_cell": "*i64", "scale": "fp32", "eps": "fp32"}
+POINTERS |= dict.fromkeys(("lse", "dbias", "dweight", "mean", "rate"), "*fp32")
+COUNTS = ("images", "heads", "windows", "biased", "tokens", "items", "width", "each")
 GRID = {"patches": 64, "width": 64, "vectors": 32, "places": 16, "stride": 24, "class_cell": 16}
+NORM = {"tile": 32, "padded": 128, "learned": True}
 WINDOW = {"size": 49, "padded": 64, "width": 32, "each": 16}
 
 
-@pytest.mark.parametrize(("module", "sizes"), [("grid_kernels", GRID), ("window_kernels", WINDOW)])
+@pytest.mark.parametrize(
+    ("module", "sizes"), [("grid_kernels", GRID), ("window_kernels", WINDOW), ("norm_kernels", NORM)]
+)
 @pytest.mark.parametrize("name", ["forward_kernel", "backward_kernel"])
 def test_kernels_compile_for_a_gpu_that_is_not_here(module: str, name: str, sizes: dict[str, int]) -> None:
     """The interpreter takes more than the compiler does."""
@@ -95,4 +114,5 @@ def test_kernels_compile_for_a_gpu_that_is_not_here(module: str, name: str, size
     signature |= dict.fromkeys(constants, "constexpr")
     places = {(kernel.arg_names.index(key),): value for key, value in constants.items()}
     source = compiler.ASTSource(kernel, signature, places, {})
-    assert "wgmma" in compiler.compile(source, target=target, options={"num_warps": 4}).asm["ptx"]
+    made = compiler.compile(source, target=target, options={"num_warps": 4}).asm["ptx"]
+    assert ("wgmma" if module != "norm_kernels" else "st.global") in made

@@ -355,6 +355,25 @@ class WindowAttention(nn.Module):
         return cast(Tensor, self.proj(out.transpose(1, 2).reshape(windows, tokens, -1)))
 
 
+def is_narrow(x: Tensor) -> bool:
+    """Whether tokens on a GPU are so narrow that torch's norm is slow, and no compiler writes one: see norms.py."""
+    if torch.compiler.is_compiling() or not x.is_cuda or not torch.is_autocast_enabled("cuda"):
+        return False
+    return x.shape[-1] <= 512 and torch.get_autocast_dtype("cuda") in HALF and runs_kernels(x.device.index)
+
+
+class InnerNorm(nn.LayerNorm):
+    """A layer norm in front of linear layers, which under autocast would round what it gives."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not is_narrow(x):
+            return super().forward(x)
+        from vitsearch.models.norms import Normed  # which needs Triton
+
+        dtype = torch.get_autocast_dtype("cuda")
+        return cast(Tensor, Normed.apply(x, self.weight, self.bias, self.eps, dtype))
+
+
 class Mlp(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -383,11 +402,11 @@ class TransformerBlock(nn.Module):
         layer_scale: bool = False,
     ) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=norm_eps)
+        self.norm1 = InnerNorm(width, eps=norm_eps)
         self.attn = attention
         self.scale1 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path1 = DropPath(drop_path) if drop_path else nn.Identity()
-        self.norm2 = nn.LayerNorm(width, eps=norm_eps)
+        self.norm2 = InnerNorm(width, eps=norm_eps)
         self.mlp = Mlp(width, hidden)
         self.scale2 = LayerScale(width) if layer_scale else nn.Identity()
         self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
@@ -483,7 +502,7 @@ class Merging(nn.Module):
     def __init__(self, before: int, width: int, side: int, norm_eps: float) -> None:
         super().__init__()
         self.side = side
-        self.norm_corners = nn.LayerNorm(4 * before, eps=norm_eps)
+        self.norm_corners = InnerNorm(4 * before, eps=norm_eps)
         self.reduction = blank(nn.Linear, 4 * before, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -26,12 +26,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitsearch.architecture import (
     Absent,
@@ -61,6 +63,9 @@ from vitsearch.models.vit import (
     tokens_and_tables,
 )
 from vitsearch.spaces import Space
+
+UNPLANNED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Attention without cuDNN, which takes 10 ms for a plan whenever a shape is new."""
 
 
 class Supernet(nn.Module):
@@ -118,13 +123,15 @@ class Supernet(nn.Module):
         frame, parts = self._frame(architecture, side), self._parts(architecture, side)
         sources = self._sources(architecture)
         found, number = [], 0
-        for index, (source, (entry, blocks), rates) in enumerate(zip(sources, parts, self._rates, strict=True)):
-            x = entry(source[0], x)
-            x = x if index else embed(x, frame.get("cls_token"), frame.get("pos_embed"))
-            for own, block, rate in zip(source[1], blocks, rates, strict=False):
-                x = x if block is None else block(own, x, self._factors(x, rate))
-                found += [x if x.requires_grad else x.clone()] if number in taps else []  # layers write where they did
-                number += 1
+        with nullcontext() if self.few_shapes else sdpa_kernel(UNPLANNED):
+            for index, (source, (entry, blocks), rates) in enumerate(zip(sources, parts, self._rates, strict=True)):
+                x = entry(source[0], x)
+                x = x if index else embed(x, frame.get("cls_token"), frame.get("pos_embed"))
+                for own, block, rate in zip(source[1], blocks, rates, strict=False):
+                    x = x if block is None else block(own, x, self._factors(x, rate))
+                    if number in taps:
+                        found.append(x if x.requires_grad else x.clone())  # layers write where they did
+                    number += 1
         if architecture.final_norm:
             width = architecture.stages[-1].width
             x = F.layer_norm(x, (width,), frame["norm.weight"], frame["norm.bias"], architecture.norm_eps)

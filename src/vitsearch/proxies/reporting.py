@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitsearch.models.layers import runs_kernels
 from vitsearch.proxies.along import NormReport, Rows, beside_zeros, halves, norm_backward
 
 LinearReport: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # rows of X, dY and Y
@@ -117,8 +118,15 @@ class TracedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float, report: NormReport, dtype: torch.dtype) -> Tensor:
-        y, mean, scale = torch.native_layer_norm(x, (x.shape[-1],), None, None, eps)
-        y = y.to(dtype)
+        ctx.ours = dtype == torch.float16 and x.is_cuda and runs_kernels(x.device.index)
+        if ctx.ours:
+            from vitsearch.models.norms import norm_there  # which needs Triton
+
+            x = x.contiguous()
+            y, mean, scale = norm_there(x, None, None, eps, dtype)
+        else:
+            y, mean, scale = torch.native_layer_norm(x, (x.shape[-1],), None, None, eps)
+            y = y.to(dtype)
         ctx.save_for_backward(x, mean, scale, y)
         ctx.report = report
         return y
@@ -128,6 +136,10 @@ class TracedNorm(torch.autograd.Function):
         x, mean, scale, y = ctx.saved_tensors
         dy = gradients[0].contiguous()
         ctx.report(y, dy, None)
+        if ctx.ours:
+            from vitsearch.models.norms import norm_back
+
+            return norm_back(dy, x, None, mean, scale)[0], None, None, None
         return norm_backward(dy.to(x.dtype), x, mean, scale), None, None, None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,106 +24,101 @@ def machine(row: Row) -> str:
     return f"**{row['machine']}** ({row['device']}, {row['threads']} threads; {versions})"
 
 
+def table(intro: str, head: str, lines: Iterable[Sequence[str]]) -> list[str]:
+    """`head` as in Markdown, without the bars at its ends."""
+    rule = "---|" * (head.count("|") + 1)
+    return [f"\n{intro}\n", f"| {head} |", f"|{rule}", *(f"| {' | '.join(line)} |" for line in lines)]
+
+
+def ratio(row: Row, digits: int) -> str:
+    return "" if row["speedup"] is None else f"{row['speedup']:,.{digits}f} x"
+
+
+def gibibytes(row: Row) -> str:
+    return f"{row['peak_memory_bytes'] / 2**30:.1f} GiB" if "peak_memory_bytes" in row else ""
+
+
 def speeds(rows: list[Row]) -> list[str]:
     speed = {row["name"]: row["architectures_per_second"] for row in rows}
-    lines = [
-        f"\n{machine(rows[0])}\n",
-        "| proxy / space / weights | networks/s | reference/s | plain loop/s | speed-up | error | tau | of | commit |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if "kendall_tau" in row:
-            name = row["name"]
-            lines.append(
-                f"| {name} | {row['architectures_per_second']:.1f} | {speed[f'reference/{name}']:.2f} "
-                f"| {speed[f'baseline/plain-loop/{name}']:.2f} | {row['speedup']:.1f} x "
-                f"| {row['max_relative_error']:.0e} | {row['kendall_tau']:.4f} | {row['compared']} | {row['commit']} |"
-            )
-    return lines
+
+    def cells(row: Row) -> list[str]:
+        name = row["name"]
+        others = [f"{speed[f'{kind}/{name}']:.2f}" for kind in ("reference", "baseline/plain-loop")]
+        found = [name, f"{row['architectures_per_second']:.1f}", *others, ratio(row, 1)]
+        found += [f"{row['max_relative_error']:.0e}", f"{row['kendall_tau']:.4f}", f"{row['compared']}"]
+        return [*found, row["commit"]]
+
+    head = "proxy / space / weights | networks/s | reference/s | plain loop/s | speed-up | error | tau | of | commit"
+    return table(machine(rows[0]), head, [cells(row) for row in rows if "kendall_tau" in row])
 
 
 def searches(rows: list[Row]) -> list[str]:
-    lines = [
-        f"\nWhole `vitsearch search` processes, from their start to the closed journal. {machine(rows[0])}\n",
-        "| proxy / space / weights / trials | seconds | commit |",
-        "|---|---|---|",
-    ]
-    return lines + [f"| {r['name'].removeprefix('search/')} | {r['seconds']:.1f} | {r['commit']} |" for r in rows]
+    intro = f"Whole `vitsearch search` processes, from their start to the closed journal. {machine(rows[0])}"
+    lines = [[row["name"].removeprefix("search/"), f"{row['seconds']:.1f}", row["commit"]] for row in rows]
+    return table(intro, "proxy / space / weights / trials | seconds | commit", lines)
 
 
 def sweeps(rows: list[Row]) -> list[str]:
+    intro = f"Against the number of networks, and the number that go through together. {machine(rows[0])}"
     lines = [
-        f"\nAgainst the number of networks, and the number that go through together. {machine(rows[0])}\n",
-        "| what / proxy / space / weights / number | seconds | networks/s | peak memory |",
-        "|---|---|---|---|",
-    ]
-    return lines + [
-        f"| {row['name']} | {row['seconds']:.1f} | {row['architectures_per_second']:.1f} "
-        f"| {row['peak_memory_bytes'] / 2**30:.1f} GiB |"
+        [row["name"], f"{row['seconds']:.1f}", f"{row['architectures_per_second']:.1f}", gibibytes(row), row["commit"]]
         for row in rows
     ]
+    return table(intro, "what / proxy / space / weights / number | seconds | networks/s | peak memory | commit", lines)
 
 
 def trainings(rows: list[Row]) -> list[str]:
-    lines = [
-        f"\n{machine(rows[0])}\n",
-        "| what | images/s | of the bare loop, or of the decoder alone | batch | commit |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
+    def cells(row: Row) -> list[str]:
         share = "" if row["speedup"] is None else f"{row['speedup']:.3f}"
-        lines.append(
-            f"| {row['name']} | {row['images_per_second']:,.0f} | {share} | {row['batch']} | {row['commit']} |"
-        )
-    return lines
+        return [row["name"], f"{row['images_per_second']:,.0f}", share, str(row["batch"]), row["commit"]]
+
+    head = "what | images/s | of the bare loop, or of the decoder alone | batch | commit"
+    return table(machine(rows[0]), head, map(cells, rows))
 
 
 def supernets(rows: list[Row]) -> list[str]:
-    lines = [
-        f"\n{machine(rows[0])}\n",
-        "| what | images/s | against the reference | batch | networks | compute only | peak memory | commit |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        ratio = "" if row["speedup"] is None else f"{row['speedup']:.2f} x"
+    def cells(row: Row) -> list[str]:
         alone = row.get("compute_only_images_per_second")
-        memory = row.get("peak_memory_bytes")
-        shown = [f"{row['images_per_second']:,.0f}", ratio, str(row["batch"]), str(row.get("architectures", 1))]
-        shown += ["" if alone is None else f"{alone:,.0f}", "" if memory is None else f"{memory / 2**30:.1f} GiB"]
-        lines.append(f"| {row['name']} | {' | '.join(shown)} | {row['commit']} |")
-    return lines
+        found = [row["name"], f"{row['images_per_second']:,.0f}", ratio(row, 2), str(row["batch"])]
+        found += [str(row.get("architectures", 1)), "" if alone is None else f"{alone:,.0f}"]
+        return [*found, gibibytes(row), row["commit"]]
+
+    head = "what | images/s | against the reference | batch | networks | compute only | peak memory | commit"
+    return table(machine(rows[0]), head, map(cells, rows))
+
+
+def attentions(rows: list[Row]) -> list[str]:
+    seconds = {row["name"]: row["seconds"] for row in rows}
+
+    def cells(row: Row) -> list[str]:
+        times = [seconds[f"{before}{row['name']}"] for before in ("", "baseline/torch/", "reference/")]
+        found = [row["name"], str(row["images"]), *(f"{1000 * one:.2f}" for one in times)]
+        return [*found, ratio(row, 2), f"{row['max_relative_error']:.0e}", row["commit"]]
+
+    intro = f"Attention there and back, with its projections, in milliseconds. {machine(rows[0])}"
+    head = "what / side / heads / window | images | ours | torch's fused | definition | speed-up | error | commit"
+    return table(intro, head, [cells(row) for row in rows if "max_relative_error" in row])
 
 
 def selections(rows: list[Row]) -> list[str]:
-    lines = [
-        f"\n{machine(rows[0])}\n",
-        "| what / space / draws | seconds | against a pass for every kind | commit |",
-        "|---|---|---|---|",
-    ]
-    for row in rows:
-        ratio = "" if row["speedup"] is None else f"{row['speedup']:,.0f} x"
-        lines.append(f"| {row['name']} | {row['seconds']:,.1f} | {ratio} | {row['commit']} |")
-    return lines
+    lines = [[row["name"], f"{row['seconds']:,.1f}", ratio(row, 0), row["commit"]] for row in rows]
+    return table(machine(rows[0]), "what / space / draws | seconds | against a pass for every kind | commit", lines)
 
 
 def discoveries(rows: list[Row]) -> list[str]:
-    lines = [
-        f"\n{machine(rows[-1])}\n",
-        "| what / tables / evaluations | seconds | formulas/s | tau with whole matrices | against networks | commit |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
+    def cells(row: Row) -> list[str]:
         speed = f"{row['formulas'] / row['seconds']:,.1f}" if "formulas" in row else ""
         tau = f"{row['kendall_tau']:.3f}" if "kendall_tau" in row else ""
-        ratio = "" if row["speedup"] is None else f"{row['speedup']:,.0f} x"
-        lines.append(f"| {row['name']} | {row['seconds']:,.1f} | {speed} | {tau} | {ratio} | {row['commit']} |")
-    return lines
+        return [row["name"], f"{row['seconds']:,.1f}", speed, tau, ratio(row, 0), row["commit"]]
+
+    head = "what / tables / evaluations | seconds | formulas/s | tau with whole matrices | against networks | commit"
+    return table(machine(rows[-1]), head, map(cells, rows))
 
 
 PAGES: dict[str, dict[str, Callable[[list[Row]], list[str]]]] = {
     "scoring.md": {"scoring": speeds, "search": searches, "sweeps": sweeps},
     "training.md": {"training": trainings},
-    "supernet.md": {"supernet": supernets},
+    "supernet.md": {"supernet": supernets, "attention": attentions},
     "prenas.md": {"selection": selections},
     "autoprox.md": {"discovery": discoveries},
 }

@@ -355,11 +355,18 @@ class WindowAttention(nn.Module):
         return cast(Tensor, self.proj(out.transpose(1, 2).reshape(windows, tokens, -1)))
 
 
+MANY = 1 << 22
+
+
 def is_narrow(x: Tensor) -> bool:
-    """Whether tokens on a GPU are so narrow that torch's norm is slow, and no compiler writes one: see norms.py."""
+    """Whether tokens on a GPU are so narrow that torch's norm is slow, and so many that it matters: see norms.py.
+
+    Where layers are compiled, the compiler writes a norm of its own.
+    """
     if torch.compiler.is_compiling() or not x.is_cuda or not torch.is_autocast_enabled("cuda"):
         return False
-    return x.shape[-1] <= 512 and torch.get_autocast_dtype("cuda") in HALF and runs_kernels(x.device.index)
+    narrow, many = x.shape[-1] <= 512, x.numel() >= MANY
+    return narrow and many and torch.get_autocast_dtype("cuda") in HALF and runs_kernels(x.device.index)
 
 
 class InnerNorm(nn.LayerNorm):

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def forward_kernel(
     x,
     weight,
@@ -40,7 +40,7 @@ def forward_kernel(
     tl.store(rate + n, r, mask=n < tokens)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "each"])
 def backward_kernel(
     x,
     weight,

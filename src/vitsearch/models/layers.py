@@ -23,7 +23,10 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def blank(kind: type[Module], *arguments: Any, **options: Any) -> Module:
     """A layer whose weights are not drawn: drawing them twice costs time and random numbers."""
-    return cast(Module, skip_init(kind, *arguments, device=torch.get_default_device(), **options))  # type: ignore[no-untyped-call]
+    device = torch.get_default_device()
+    if device.type == "meta":  # where nothing is drawn
+        return kind(*arguments, device=device, **options)
+    return cast(Module, skip_init(kind, *arguments, device=device, **options))  # type: ignore[no-untyped-call]
 
 
 class RelativeMaps(NamedTuple):

@@ -1,6 +1,7 @@
 """ViTAS, Table 2: what of a super-transformer to share, with and without the identity probability.
 
     python experiments/vitas_table2.py --data parquet:cifar10 --work runs/vitas [--rows 0 4 7] [--seeds 3]
+        --recipe small-images-guided --set epochs=16 --set batch_size=256 --images 500 --at-once 9   # on one GPU
 
 Rows 0 to 7 at equal steps: DeiT-Ti scaled to the budget; its dimensions searched; the whole space without and with a
 class token for each patch size; with the identity probability; then with q, k, v, with q, k and with v shared. Two

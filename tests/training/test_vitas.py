@@ -27,7 +27,8 @@ from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.recipe import RECIPES, change
 from vitsearch.training.run import Machine, train_network
-from vitsearch.training.supernet import read_supernet
+from vitsearch.training.subnets import Identity
+from vitsearch.training.supernet import DRAWN, NEVER, read_supernet
 from vitsearch.training.trainer import evaluate
 
 MICRO = SPACES["vitas-micro"]
@@ -86,13 +87,28 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def validation_batches() -> Any:
+    data, device = open_training_data("digits"), torch.device("cpu")
+    return evaluation_batches(data.part("validation"), dataset=data, geometry=GEOMETRY, batch_size=64, device=device)
+
+
+def test_a_training_is_judged_by_networks_as_its_steps_draw_them(trained: Path) -> None:
+    """The largest network has every slot, and a step hardly ever does."""
+    _, supernet = read_supernet(trained)
+    drawn = [Identity(probability=0.3).choose(supernet.space, 0, NEVER + number)[0] for number in range(DRAWN)]
+    assert len({json.dumps(one) for one in drawn}) == DRAWN
+    networks = [supernet.extract(MICRO.decode(one)) for one in drawn]
+    world = World(device=torch.device("cpu"))
+    found = [evaluate(network, validation_batches(), world, "float32")["top1"] for network in networks]
+    result = json.loads((trained / "result.json").read_text())
+    assert result["validation_drawn_top1"] == result["validation_top1"] == pytest.approx(sum(found) / DRAWN)
+    assert {"validation_smallest_top1", "validation_largest_top1"} <= set(result)
+
+
 def test_an_objective_is_the_accuracy_of_the_extracted_network(trained: Path) -> None:
     _, supernet = read_supernet(trained)
     assert isinstance(supernet, SuperTransformer) and supernet.space == MICRO.with_patch_size((4, 8))
-    data = open_training_data("digits")
-    batches = evaluation_batches(
-        data.part("validation"), dataset=data, geometry=GEOMETRY, batch_size=64, device=torch.device("cpu")
-    )
+    batches = validation_batches()
     chosen = [supernet.space.region(geometry=GEOMETRY).shuffled(0, number) for number in range(3)]
     for one, score in zip(chosen, SupernetEvaluator(trained, device="cpu")(chosen), strict=True):
         network = supernet.extract(MICRO.decode(one))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -34,6 +35,7 @@ from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.preferred import Preferred, scheme_of
 from vitsearch.training.randomness import seed_generators, seed_of
 from vitsearch.training.subnet import Subnet
+from vitsearch.training.subnets import Identity
 from vitsearch.training.trainer import Step, Trainer, evaluate
 from vitsearch.training.transfer import load_weights
 
@@ -46,6 +48,10 @@ class SupernetStep(Step):
         with torch.autocast(self.kind, self.dtype, enabled=self.dtype != torch.float32):
             outcome = self.task.losses(Subnet(cast(Supernet, self.network), architecture), images, targets)
         return outcome.loss.float(), outcome.logits.detach()
+
+
+DRAWN, NEVER = 4, 1 << 61
+"""Networks that are looked at as a step draws them, and the first of the steps that never come."""
 
 
 class SupernetTrainer(Trainer):
@@ -107,16 +113,29 @@ class SupernetTrainer(Trainer):
                 targets = torch.cat(seen).float().softmax(1)  # for all that follow
         return torch.stack(losses).mean()
 
+    def looked_at(self) -> dict[str, list[Settings]]:
+        """The smallest and the largest network, of the candidates where there are some.
+
+        Where slots may be empty, the largest is far from all that steps draw, and some of steps that never come are
+        looked at too.
+        """
+        found = dict(zip(("smallest", "largest"), ([one] for one in ends_of(self.space, self.candidates)), strict=True))
+        if isinstance(self.scheme, Identity):
+            numbers = range(NEVER, NEVER + DRAWN)
+            found["drawn"] = [self.scheme.choose(self.space, self.seed, number)[0] for number in numbers]
+        return found
+
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Of the smallest and the largest network, of the candidates where there are some; `top1` is their mean."""
+        """Means over the networks of each kind; `top1` is that of the drawn ones, or that of both ends."""
         found: dict[str, float] = {}
-        ends = dict(zip(("smallest", "largest"), ends_of(self.space, self.candidates), strict=True))
-        for name, settings in ends.items():
-            supernet, architecture = cast(Supernet, self.best_network()), self.space.decode(settings)
+        looked_at = self.looked_at()
+        for name, some in looked_at.items():
+            supernet, plans = cast(Supernet, self.best_network()), [self.space.decode(settings) for settings in some]
             precision = self.recipe.precision
-            measured = accuracy(supernet, architecture, batches, self.world, precision, self.calibration)
-            found |= {f"{name}_{what}": value for what, value in measured.items() if what != "images"}
-        return found | {"top1": sum(found[f"{name}_top1"] for name in ends) / len(ends)}
+            measured = [accuracy(supernet, plan, batches, self.world, precision, self.calibration) for plan in plans]
+            found |= {f"{name}_{what}": mean(one[what] for one in measured) for what in measured[0] if what != "images"}
+        names = ["drawn"] if "drawn" in looked_at else list(looked_at)
+        return found | {"top1": mean(found[f"{name}_top1"] for name in names)}
 
 
 def accuracy(

@@ -100,7 +100,9 @@ class Bench:
             seed=seed,
             distillation=self.taught if self.guided_supernets else None,
         )
-        train_network(plan, folder, machine=Machine(device=self.options.device), resume=True)
+        seldom = max(1, run.recipe.epochs // 2)  # a look at the largest network takes as long as many steps
+        machine = Machine(device=self.options.device, evaluate_every=seldom)
+        train_network(plan, folder, machine=machine, resume=True)
         return folder
 
     def search(self, run: Run, supernet: Path, seed: int) -> dict[str, Any]:

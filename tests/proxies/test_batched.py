@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy.stats import kendalltau
 
 from vitsearch import evaluate
@@ -17,12 +16,10 @@ from vitsearch.data import Batch, open_data
 from vitsearch.evaluate import CPU_MOST, ProxyEvaluator
 from vitsearch.models import build
 from vitsearch.models.initialise import draw_seed
-from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import WeightBank, cut
 from vitsearch.proxies import PROXIES, Subject, batched, group_pass, parse_proxy
 from vitsearch.proxies.batched import BATCHED, score_group
 from vitsearch.proxies.diversity import nuclear_norms, pair_nuclear_norms
-from vitsearch.proxies.rough_attention import Relative, RoughAttention
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.proxies.takers import GradientNorm
 from vitsearch.spaces import SPACES, decode, sample
@@ -143,18 +140,13 @@ def test_half_precision_where_rounding_averages_out(monkeypatch: pytest.MonkeyPa
     assert scorer(networks)[0].scores == pytest.approx(theirs[0], rel=1e-6)
     monkeypatch.setattr(batched, "ROUGH_ON", ("cpu",))
     seen = set()
+    whole = group_pass.GroupPass.attention
 
-    def watch(name: str) -> None:
-        whole = getattr(group_pass.GroupPass, name)
+    def watched(self: Any, q: torch.Tensor, *arguments: Any) -> Any:
+        seen.add((q.dtype, self.last_blocks))
+        return whole(self, q, *arguments)
 
-        def watched(self: Any, x: torch.Tensor, *arguments: Any) -> Any:
-            seen.add((x.dtype, self.last_blocks))
-            return whole(self, x, *arguments)
-
-        monkeypatch.setattr(group_pass.GroupPass, name, watched)
-
-    watch("attention")
-    watch("rough_attention")
+    monkeypatch.setattr(group_pass.GroupPass, "attention", watched)
     ours = [score.scores for score in scorer(networks)]
     assert seen == {(torch.float16, False), (torch.float32, True)}
     for one, other in zip(ours, theirs, strict=True):
@@ -165,55 +157,6 @@ def test_half_precision_where_rounding_averages_out(monkeypatch: pytest.MonkeyPa
     assert seen == {(torch.float32, False), (torch.float32, True)}
     monkeypatch.setattr(group_pass.GroupPass, "scale", lambda *_: 2.0**60)
     assert scorer(networks[:1])[0].scores == theirs[0]
-
-
-@pytest.mark.parametrize("spare", [0, 3])
-def test_rough_attention_is_attention(spare: int) -> None:
-    """In float64 against the definition, with gradients of the tables; tokens to spare change nothing."""
-    torch.manual_seed(0)
-    networks, rows, side, heads, width, distance = 2, 3, 2, 3, 4, 2
-    tokens, offsets = side * side + 1, 2 * distance + 2
-    values = torch.randn(networks, rows, tokens, 3, heads, width, dtype=torch.float64)
-    tables = torch.randn(2, 2, offsets, width, dtype=torch.float64, requires_grad=True)  # keys and values, both ways
-    maps = relative_maps(side, distance)
-    patch = torch.arange(side * side)
-    at_row, at_column = (
-        F.pad(maps.row_index[:, patch // side], (1, 0)),
-        F.pad(maps.column_index[:, patch % side], (1, 0)),
-    )
-
-    def definition(qkv: torch.Tensor) -> torch.Tensor:
-        q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)
-        of_keys, of_values = (both[0][at_row] + both[1][at_column] for both in tables)
-        logits = (q @ k.mT + torch.einsum("nrhid,ijd->nrhij", q, of_keys)) * width**-0.5
-        weights = logits.softmax(-1)
-        return (weights @ v + torch.einsum("nrhij,ijd->nrhid", weights, of_values)).transpose(2, 3).flatten(-2)
-
-    expected = definition(exact := values.clone().requires_grad_())
-    back = torch.randn_like(expected)
-    wanted = torch.autograd.grad(expected, [exact, tables], back)
-    found: dict[str, torch.Tensor] = {}
-
-    def keep(name: str) -> Any:
-        def report(x: torch.Tensor, dy: torch.Tensor, y: None) -> None:
-            found[name] = (dy if name == "keys" else x).flatten(0, -2).mT @ (x if name == "keys" else dy).flatten(0, -2)
-
-        return report
-
-    cpu, double = torch.device("cpu"), torch.float64
-    choice, cells = group_pass._relative(side, distance, tokens + spare, cpu, double)
-    slots = choice.shape[1]
-    keys, own = (F.pad(both.detach().flatten(0, 1), (0, 0, 0, slots - 2 * offsets)) for both in tables)
-    one = group_pass._one(2 * offsets, slots, cpu, double)
-    relative = Relative(keys, one, own, choice, cells, keep("keys"), keep("values"))
-    padded = F.pad(values, (0, 0, 0, 0, 0, 0, 0, spare)).flatten(3).requires_grad_()
-    out = RoughAttention.apply(padded, heads, tokens, width**-0.5, relative)
-    torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
-    (gradient,) = torch.autograd.grad(out, padded, back)
-    torch.testing.assert_close(gradient[:, :, :tokens], wanted[0].flatten(3), rtol=1e-10, atol=1e-12)
-    assert not gradient[:, :, tokens:].any()
-    ours = torch.stack([found[name][: 2 * offsets] for name in ("keys", "values")])
-    torch.testing.assert_close(ours.unflatten(1, (2, offsets)), wanted[1], rtol=1e-9, atol=1e-11)
 
 
 def test_norms_of_half_precision_are_not_rounded_to_it() -> None:

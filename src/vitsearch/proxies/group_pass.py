@@ -23,17 +23,8 @@ from vitsearch.data import Batch
 from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
-from vitsearch.proxies.reporting import (
-    LinearReport,
-    Reordered,
-    TracedLinear,
-    TracedNorm,
-    TracedPatches,
-    Watched,
-    products_in,
-)
+from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
 from vitsearch.proxies.reports import Linear, Norm, Pooled, Report, Small, Tables
-from vitsearch.proxies.rough_attention import Relative, RoughAttention, per_token
 from vitsearch.proxies.routing import places, route
 from vitsearch.proxies.takers import Taker
 
@@ -99,26 +90,21 @@ class GroupPass:
     def keeps(self, name: str) -> bool:
         return any(taker.keeps_outputs(name) for taker in self.takers)
 
-    def table(
-        self, name: str, kind: str, block: Attention, networks: Tensor, slots: int
-    ) -> tuple[Tensor, LinearReport]:
-        """Relative position of rows and of columns, one below the other, in `slots` rows; and who hears of gradients.
+    def tables(self, x: Tensor, name: str, kind: str, block: Attention, networks: Tensor, slots: int) -> Tensor:
+        """The relative position tables of rows and columns, one below the other: x T^T for keys, x T for values.
 
-        In products with the table of keys, the first slot that is left has a 1: see `_one`.
+        There are `slots` for their rows; in what keys give, the first that is left has a 1.
         """
         size = (block.relative_rows, block.head_dim)
         both = torch.cat([self.weight(f"{name}.relative.{kind}_{leaf}", size) for leaf in ("rows", "columns")])
-        weight, dim = (both, 0) if kind == "key" else (both.T, 1)
-        report = partial(self.on_tables, name=f"{name}.relative", weight=weight, bias=None, networks=networks, dim=dim)
-        return F.pad(both, (0, 0, 0, slots - len(both))), report
-
-    def tables(self, x: Tensor, name: str, kind: str, block: Attention, networks: Tensor, slots: int) -> Tensor:
-        """x T^T for keys, x T for values."""
-        table, report = self.table(name, kind, block, networks, slots)
-        used = (table if kind == "key" else table.T).to(x.dtype)
+        used = F.pad(both, (0, 0, 0, slots - len(both))).to(x.dtype)
+        weight, dim, one = both, 0, _one(len(both), slots, x.device, x.dtype)
+        if kind == "value":
+            used, weight, dim, one = used.T, both.T, 1, None
         if not self.everything:
-            return F.linear(x, used)
-        y: Tensor = TracedLinear.apply(x, used, None, report, self.keeps(f"{name}.relative"), False, self.rows)
+            return F.linear(x, used, one)
+        report = partial(self.on_tables, name=f"{name}.relative", weight=weight, bias=None, networks=networks, dim=dim)
+        y: Tensor = TracedLinear.apply(x, used, one, report, self.keeps(f"{name}.relative"), False, self.rows)
         return y
 
     def norm(self, x: Tensor, eps: float, networks: Tensor) -> Tensor:
@@ -310,30 +296,15 @@ class GroupPass:
         return x
 
     def attention_half(self, x: Tensor, block: Attention, networks: Tensor, name: str, *, side: int) -> Tensor:
-        inner, place = block.heads * block.head_dim, f"{name}.attn"
+        inner, tokens = block.heads * block.head_dim, x.shape[2]
         normal = self.norm(x, self.plans[0].norm_eps, networks)
         if normal.dtype == torch.float16 and block.relative_distance:
-            out = self.rough_attention(normal, block, place, side, networks)
-        else:
-            qkv = self.linear(normal, f"{place}.qkv", 3 * inner, networks)
-            qkv = qkv.reshape(*qkv.shape[:3], 3, block.heads, block.head_dim)
-            q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each [n, rows, H, S, D]
-            out = self.attention(q, k, v, block, place, side, networks).transpose(2, 3).flatten(-2)
-        return x + self.linear(out, f"{place}.proj", x.shape[-1], networks)
-
-    def rough_attention(self, x: Tensor, block: Attention, name: str, side: int, networks: Tensor) -> Tensor:
-        """With keys that nobody sees and queries of no consequence, to whole eights."""
-        tokens = x.shape[2]
-        x = F.pad(x, (0, 0, 0, -tokens % WHOLE))
-        qkv = self.linear(x, f"{name}.qkv", 3 * block.heads * block.head_dim, networks)
-        choice, cells = _relative(side, block.relative_distance, x.shape[2], x.device, x.dtype)
-        slots = choice.shape[1]
-        keys, on_keys = self.table(name, "key", block, networks, slots)
-        values, on_values = self.table(name, "value", block, networks, slots)
-        one = _one(2 * block.relative_rows, slots, x.device, x.dtype)
-        relative = Relative(keys.to(x.dtype), one, values.to(x.dtype), choice, cells, on_keys, on_values)
-        out: Tensor = RoughAttention.apply(qkv, block.heads, tokens, block.head_dim**-0.5, relative)
-        return out
+            normal = F.pad(normal, (0, 0, 0, -tokens % WHOLE))  # keys that nobody sees, and queries of no consequence
+        qkv = self.linear(normal, f"{name}.attn.qkv", 3 * inner, networks)
+        qkv = qkv.reshape(*qkv.shape[:3], 3, block.heads, block.head_dim)
+        q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each [n, rows, H, S, D]
+        out = self.attention(q, k, v, block, f"{name}.attn", side, networks)[:, :, :, :tokens]
+        return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", x.shape[-1], networks)
 
     def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, name: str) -> Tensor:
         normal = self.norm(x, self.plans[0].norm_eps, networks)
@@ -352,7 +323,7 @@ class GroupPass:
             choice, cells = _relative(side, block.relative_distance, q.shape[-2], q.device, q.dtype)
             slots = choice.shape[1]
             by_offset = self.tables(q, name, "key", block, networks, slots)  # [n, rows, H, S, 2 R]
-            q = torch.cat([q, per_token(by_offset, choice)], -1)
+            q = torch.cat([q, _per_token(by_offset, choice)], -1)
             cells = cells.expand(*q.shape[:-1], -1)
             if self.along:  # constants
                 cells = torch.cat([cells[:, : self.images], torch.zeros_like(cells[:, self.images :])], 1)
@@ -363,7 +334,7 @@ class GroupPass:
         else:  # spelled out: torch's fused kernels are slower for so few tokens, and on a GPU never twice the same
             out = ((q * width**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
         if block.relative_distance:
-            mass = per_token(out[..., width:], choice.transpose(1, 2))
+            mass = _per_token(out[..., width:], choice.transpose(1, 2))
             out = out[..., :width] + self.tables(mass, name, "value", block, networks, slots)
         return out
 
@@ -392,3 +363,9 @@ def _relative(side: int, distance: int, tokens: int, device: torch.device, dtype
 @lru_cache(maxsize=32)
 def _one(place: int, slots: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
     return torch.eye(slots, device=device, dtype=dtype)[place] if place < slots else None
+
+
+def _per_token(x: Tensor, choice: Tensor) -> Tensor:
+    """[..., S, a] times [S, a, b]: another matrix for each token."""
+    lead = x.shape[:-2]
+    return (x.flatten(0, -3).transpose(0, 1) @ choice).transpose(0, 1).reshape(*lead, x.shape[-2], choice.shape[-1])

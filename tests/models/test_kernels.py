@@ -60,12 +60,17 @@ for *shape, learned in json.loads(sys.argv[2]):
     torch.manual_seed(1)
     x, back = 3 + 2 * torch.randn(shape), torch.randn(shape)
     weights = [torch.randn(shape[-1]) for _ in range(2)] if learned else [None, None]
-    out, mean, rate = norms.norm_there(x, *weights, 1e-6, torch.float32)
-    ours = [out, *norms.norm_back(back, x, weights[0], mean, rate)]
-    exact = [None if one is None else one.double().requires_grad_() for one in (x, *weights)]
+    if learned:
+        given = [one.requires_grad_() for one in (x, *weights)]
+        out = norms.Normed.apply(*given, 1e-6, torch.float32)
+        ours = [out, *torch.autograd.grad(out, given, back)]
+    else:
+        out, mean, rate = norms.norm_there(x, None, None, 1e-6, torch.float32)
+        ours = [out, norms.norm_back(back, x, None, mean, rate)[0]]
+    exact = [None if one is None else one.detach().double().requires_grad_() for one in (x, *weights)]
     out = torch.nn.functional.layer_norm(exact[0], shape[-1:], *exact[1:], 1e-6)
     definition = [out, *torch.autograd.grad(out, [one for one in exact if one is not None], back.double())]
-    found.append(compared([one for one in ours if one is not None], definition))
+    found.append(compared(ours, definition))
 used = [hasattr(torch.ops.vitsearch, name) for name in ("attend", "attend_in_windows")]
 print(json.dumps([found, used]))
 """

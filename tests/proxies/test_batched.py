@@ -160,7 +160,7 @@ def test_half_precision_where_rounding_averages_out(monkeypatch: pytest.MonkeyPa
 
 
 def test_norms_of_half_precision_are_not_rounded_to_it() -> None:
-    """Rounded norms made grad_norm of autoformer-base too small by 2e-4."""
+    """A sum of norms rounded to float16 is none to 1e-4."""
     gradient = torch.randn(3, 40, 50, generator=torch.Generator().manual_seed(0)).half()
     bank = WeightBank("fresh", 0, torch.device("cpu"), nuclear_norms, 1 << 20)
     norms = GradientNorm(3, bank).term(gradient, gradient)

@@ -7,7 +7,6 @@ Weights are left uninitialised here; `initialise.py` fills all of them at once.
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from vitsearch import architecture as blueprint
+from vitsearch.models.kernels import is_narrow, is_small_grid, is_small_window
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -178,23 +178,6 @@ class Rearranged(torch.autograd.Function):
         return gradient.gather(-1, back.expand(*gradient.shape[:2], -1, -1)), None, None
 
 
-TRITON = find_spec("triton") is not None and torch.version.hip is None
-HALF = (torch.bfloat16, torch.float16)
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def runs_kernels(device: int) -> bool:
-    """Whether a GPU is one that kernels of ours were written for. Triton comes with torch for CUDA alone."""
-    return TRITON and torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def is_small_grid(qkv: Tensor) -> bool:
-    """Whether the tokens of [B, S, 3, H, D] but for the class token are one tile of a GPU: see grid_attention.py."""
-    if not qkv.is_cuda or qkv.dtype not in HALF or not runs_kernels(qkv.device.index):
-        return False
-    return qkv.shape[1] in (4 * 4 + 1, 8 * 8 + 1) and qkv.shape[-1] in (32, 64)
-
-
 class Attention(nn.Module):
     """Multi-head self-attention over all tokens.
 
@@ -252,14 +235,6 @@ class Attention(nn.Module):
         out = F.scaled_dot_product_attention(q, torch.cat([k, cells], -1), torch.cat([v, cells], -1), scale=self.scale)
         head_dim = v.shape[-1]
         return out[..., :head_dim] + self.relative.value_part(out[..., head_dim:])
-
-
-def is_small_window(x: Tensor, window: int, head_dim: int) -> bool:
-    """Whether windows of these tokens are tiles of a GPU, in half precision: see window_attention.py."""
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-    if not x.is_cuda or dtype not in HALF or not runs_kernels(x.device.index):
-        return False
-    return window**2 <= 64 and head_dim in (16, 32, 64)
 
 
 class WindowAttention(nn.Module):
@@ -356,20 +331,6 @@ class WindowAttention(nn.Module):
         else:
             out = ((q @ k.transpose(-2, -1)) * self.scale + bias).softmax(-1) @ v
         return cast(Tensor, self.proj(out.transpose(1, 2).reshape(windows, tokens, -1)))
-
-
-MANY = 1 << 22
-
-
-def is_narrow(x: Tensor) -> bool:
-    """Whether tokens on a GPU are so narrow that torch's norm is slow, and so many that it matters: see norms.py.
-
-    Where layers are compiled, the compiler writes a norm of its own.
-    """
-    if torch.compiler.is_compiling() or not x.is_cuda or not torch.is_autocast_enabled("cuda"):
-        return False
-    narrow, many = x.shape[-1] <= 512, x.numel() >= MANY
-    return narrow and many and torch.get_autocast_dtype("cuda") in HALF and runs_kernels(x.device.index)
 
 
 class InnerNorm(nn.LayerNorm):

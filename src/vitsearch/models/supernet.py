@@ -65,7 +65,7 @@ from vitsearch.models.vit import (
 from vitsearch.spaces import Space
 
 UNPLANNED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Attention without cuDNN, which takes 10 ms for a plan whenever a shape is new."""
+"""Attention without cuDNN, which makes a plan whenever a shape is new, and takes longer for that than for the rest."""
 
 
 class Supernet(nn.Module):

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitsearch.models.layers import runs_kernels
+from vitsearch.models.kernels import runs_kernels
 from vitsearch.proxies.along import NormReport, Rows, beside_zeros, halves, norm_backward
 
 LinearReport: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # rows of X, dY and Y

@@ -1,0 +1,47 @@
+"""Where kernels of ours are taken in the place of torch's."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+TRITON = find_spec("triton") is not None and torch.version.hip is None
+HALF = (torch.bfloat16, torch.float16)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def runs_kernels(device: int) -> bool:
+    """Whether a GPU is one that kernels of ours were written for. Triton comes with torch for CUDA alone."""
+    return TRITON and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def is_small_grid(qkv: Tensor) -> bool:
+    """Whether the tokens of [B, S, 3, H, D] but for the class token are one tile of a GPU: see grid_attention.py."""
+    if not qkv.is_cuda or qkv.dtype not in HALF or not runs_kernels(qkv.device.index):
+        return False
+    return qkv.shape[1] in (4 * 4 + 1, 8 * 8 + 1) and qkv.shape[-1] in (32, 64)
+
+
+def is_small_window(x: Tensor, window: int, head_dim: int) -> bool:
+    """Whether windows of these tokens are tiles of a GPU, in half precision: see window_attention.py."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    if not x.is_cuda or dtype not in HALF or not runs_kernels(x.device.index):
+        return False
+    return window**2 <= 64 and head_dim in (16, 32, 64)
+
+
+MANY = 1 << 24
+"""Of fewer numbers torch has a norm before a kernel of ours is launched."""
+
+
+def is_narrow(x: Tensor) -> bool:
+    """Whether tokens on a GPU are so narrow that torch's norm is slow, and so many that it matters: see norms.py.
+
+    Where layers are compiled, the compiler writes a norm of its own.
+    """
+    if torch.compiler.is_compiling() or not x.is_cuda or not torch.is_autocast_enabled("cuda"):
+        return False
+    narrow, many = x.shape[-1] <= 512, x.numel() >= MANY
+    return narrow and many and torch.get_autocast_dtype("cuda") in HALF and runs_kernels(x.device.index)

@@ -1,7 +1,7 @@
 """S3, Figures 2, 3 and 6 and Table 5: three spaces A -> B -> C, their errors, and the best network of each, retrained.
 
     python experiments/s3_cifar10.py --data parquet:cifar10 --work runs/s3 [--seeds 3] [--device auto]
-        --images 500 --at-once 3   # on one GPU: a step waits for the processor, three beside each other fill the GPU
+        --images 500 --at-once 3   # on one GPU, where a step waits for the processor
 
 64 px with patches of 2 have maps of 32, 16, 8 and 4: with windows {4, 8} the geometry of 224 px with {7, 14}. Every
 seed evolves the space anew; in each of its spaces the best network below a budget is searched with the supernet of that

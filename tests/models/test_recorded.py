@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitsearch.cost import Geometry
-from vitsearch.models.recorded import Work
+from vitsearch.models.recorded import TIMES, Work
 from vitsearch.models.supernet import Supernet
 from vitsearch.spaces import SPACES
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, change
 from vitsearch.training.run import Machine, train_network
+from vitsearch.training.subnets import Sandwich
 from vitsearch.training.supernet import SupernetTrainer
 
 GEOMETRY = Geometry(image_size=32, classes=10)
+WINDOWS = "s3-initial:depth=1+2,embed_dim=32+64+96,num_heads=1+2+3,mlp_ratio=2.0+3.0+4.0,window_size=4+8"
 
 
 class DoneAgain:
@@ -59,8 +62,8 @@ def test_gradients_are_those_of_the_plain_supernet(space: str, taps: tuple[int, 
     plain, recorded, recorder = supernets(space, drop_path_rate=0.2)
     region, random = SPACES[space].region(), Random(1)
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    for _ in range(4):  # gradients add up, as those of several networks of one step do
-        settings = region.sample(random)
+    often = 1 if plain.few_shapes else TIMES
+    for settings in [each for each in (region.sample(random) for _ in range(4)) for _ in range(often)]:  # they add up
         assert torch.equal(backward(plain, settings, images, taps), backward(recorded, settings, images, taps).detach())
         for (name, one), other in zip(plain.named_parameters(), recorded.parameters(), strict=True):
             assert (one.grad is None) == (other.grad is None), name
@@ -95,7 +98,62 @@ def test_a_forward_before_the_backward_is_an_error() -> None:
         first.backward(torch.ones_like(first))
 
 
-@pytest.mark.parametrize("space", ["autoformer-micro", "pit-tiny"])
+def test_of_many_shapes_those_are_recorded_that_come_often() -> None:
+    """Of a sandwich over windows: the layers of the largest and the smallest network, and no others."""
+    space = SPACES[WINDOWS].with_patch_size(4)
+    plain, recorded = (Supernet(space, GEOMETRY, seed=3).train() for _ in range(2))
+    recorder = DoneAgain()
+    recorded.record_layers(recorder)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    counts, found = [], []
+    for step in range(TIMES + 2):
+        for supernet in (plain, recorded):
+            supernet.zero_grad(set_to_none=True)
+            found.append([backward(supernet, each, images, (0, 3)) for each in Sandwich().choose(space, 0, step)])
+        torch.testing.assert_close(found[-2], found[-1], rtol=0, atol=0)
+        for (name, one), other in zip(plain.named_parameters(), recorded.parameters(), strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6, msg=name)
+        counts.append(recorder.recorded)
+    ends = [space.decode(settings) for settings in Sandwich().choose(space, 0, 0)[:2]]
+    blocks = sum(len(stage.blocks) for end in ends for stage in end.stages)
+    assert counts[0] == 0  # those drawn have some of the same layers, so that not all come for the eighth time at once
+    assert counts[-3:] == [2 * blocks] * 3
+    with torch.no_grad():
+        for _ in range(TIMES):
+            recorded(images, ends[0])
+    assert recorder.recorded == 2 * blocks  # of looks none
+
+
+def test_weights_are_rounded_anew_at_every_replay() -> None:
+    """Autocast keeps the rounded weights of a step: a recording must not find them there."""
+    _, recorded, _ = supernets("autoformer-micro")
+    architecture = recorded.space.decode(recorded.space.region().largest())  # its weights are not cut, and are kept
+    images = torch.randn(2, 3, 32, 32)
+    names = {tensor.data_ptr(): name for name, tensor in recorded.named_parameters()}
+    rounded: list[set[str]] = []
+
+    class Rounding(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+            if function is torch.ops.aten._to_copy.default and arguments[0].data_ptr() in names:
+                rounded[-1].add(names[arguments[0].data_ptr()].split("blocks.")[1].split(".", 1)[1])
+            return function(*arguments, **(options or {}))
+
+    class Watched(DoneAgain):
+        def record(self, work: Work, pool: Any) -> Work:
+            rounded.append(set())
+            with Rounding():
+                work()
+            return super().record(work, pool)
+
+    recorded.record_layers(Watched())
+    with torch.autocast("cpu", torch.bfloat16):
+        recorded(images, architecture)
+    blocks = sum(len(stage.blocks) for stage in architecture.stages)
+    assert len(rounded) == 2 * blocks
+    assert all({"attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight"} <= found for found in rounded[::2])
+
+
+@pytest.mark.parametrize("space", ["autoformer-micro", "autoformer-tiny"])
 def test_looks_are_those_of_the_plain_supernet_and_leave_trainings_alone(space: str) -> None:
     plain, recorded, recorder = supernets(space)
     region, random = SPACES[space].region(), Random(2)

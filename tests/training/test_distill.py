@@ -203,12 +203,38 @@ def test_both_share_one_forward_of_each_network(monkeypatch: pytest.MonkeyPatch)
     for module in (network, guide.network):
         for method in ("forward", "forward_intermediates", "forward_head"):
             monkeypatch.setattr(module, method, counting(module, method, counts))
-    outcome = both.losses(network, images, LABELS)
+    outcome = both.losses(network, images.clone(), LABELS)
     assert sorted(counts) == ["forward_head"] * 2 + ["forward_intermediates"] * 2
     torch.testing.assert_close(outcome.loss, soft.loss + 2.5 * alone.parts["guidance"])
     assert set(outcome.parts) == {"cross_entropy", "distillation", "guidance"}
     with pytest.raises(ValueError, match="`teacher` must be the one of the task inside"):
         LocalityGuidance(logits, teacher(), network)
+
+
+def test_a_batch_is_looked_at_once_for_all_students(monkeypatch: pytest.MonkeyPatch) -> None:
+    guide, images, counts = teacher().train(), drawn(4, 3, 32, 32), list[str]()
+    method = "forward_intermediates"
+    monkeypatch.setattr(guide.network, method, counting(guide.network, method, counts))
+    first = guide(images)
+    assert guide(images.chunk(1)[0]) is first
+    assert len(counts) == 1
+    halves = [guide(half).logits for half in images.chunk(2)]
+    torch.testing.assert_close(torch.cat(halves), first.logits)
+    assert len(counts) == 3
+    guide(images)
+    images += 1  # another batch in the same place
+    assert not torch.equal(guide(images).logits, first.logits)
+    assert len(counts) == 5
+    with torch.autocast("cpu", torch.bfloat16):
+        guide(images)
+    guide.network.bn1.running_mean += 1
+    guide.train()
+    guide(images)
+    assert len(counts) == 7
+    moving = teacher("train").train()  # whose statistics go on with every look
+    before = moving(images).logits, moving.network.bn1.running_mean.clone()
+    assert moving(images).logits is not before[0]
+    assert not torch.equal(moving.network.bn1.running_mean, before[1])
 
 
 def test_teacher_modes() -> None:

@@ -8,6 +8,9 @@ that prepares batches has to wait for its turn.
                  [input_gradient] <- backward <- [gradient]
     next layer:  its input is this layer's output, and its input_gradient this layer's gradient: nothing is copied
 
+Where layers have hundreds of shapes, only those that come often are worth recording, as the largest and the smallest
+network of a sandwich, which come at every step.
+
 What the forward keeps for the backward is in memory of the layer too. So a layer must have gone backward before
 another network goes forward through it; where it has not, the backward says so. Looking, without gradients, has memory
 of its own: an output is there until the next network is looked at.
@@ -15,7 +18,9 @@ of its own: an output is there until the next network is looked at.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
@@ -26,6 +31,8 @@ from torch import Tensor, nn
 MOST = 2048
 """Recorded layers; what comes after is launched kernel by kernel."""
 WARM = 2
+TIMES, SHARE = 8, 8
+"""A shape comes often when it came so many times, and is one of so many that came through its layer."""
 Work = Callable[[], None]
 Apply = Callable[..., Tensor]
 
@@ -106,6 +113,13 @@ def filled(memory: Tensor, value: Tensor) -> Tensor:
     return place
 
 
+def rounding_anew(x: Tensor) -> AbstractContextManager[Any]:
+    """Autocast as it is, but weights are rounded inside: a recording that found them rounded would keep to those."""
+    kind = x.device.type
+    dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False)
+
+
 class RecordedLayer:
     def __init__(
         self,
@@ -128,7 +142,7 @@ class RecordedLayer:
         found: list[Tensor | None] = []
 
         def forward() -> None:
-            with torch.enable_grad():
+            with torch.enable_grad(), rounding_anew(x):
                 made[:] = [apply(parameters, constants, inputs, self.factors)]
             with torch.no_grad():
                 self.output.copy_(made[0])
@@ -184,7 +198,8 @@ class RecordedLook:
         inputs, self.output = filled(memory.input, x), memory.output[: x.numel()].view(x.shape)
 
         def forward() -> None:
-            self.output.copy_(run(inputs))
+            with rounding_anew(x):
+                self.output.copy_(run(inputs))
 
         recorder.warm(forward)
         self._forward = recorder.record(forward, memory.pool)
@@ -196,16 +211,17 @@ class RecordedLook:
 
 
 class RecordedLayers:
-    """Recorded when they are first needed."""
+    """Recorded when they are first needed; with `often`, when they came often, and only for training."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, often: bool = False) -> None:
+        self.recorder, self.often = recorder, often
+        self._came: WeakKeyDictionary[nn.Module, Counter[Any]] = WeakKeyDictionary()
         self._training, self._looking = Memories(recorder, trains=True), Memories(recorder, trains=False)
         self._made: WeakKeyDictionary[nn.Module, dict[Any, RecordedLayer]] = WeakKeyDictionary()
         self._looks: WeakKeyDictionary[nn.Module, dict[Any, RecordedLook]] = WeakKeyDictionary()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RecordedLayers:
-        return RecordedLayers(self.recorder)  # the copy has weights of its own
+        return RecordedLayers(self.recorder, self.often)  # the copy has weights of its own
 
     def run(
         self,
@@ -222,19 +238,24 @@ class RecordedLayers:
         key = (shape, x.shape, x.dtype, len(factors), precision)
         if torch.is_grad_enabled() and x.requires_grad:
             made = self._made.setdefault(source, {})
-            if key not in made and not has_room(self._made):
+            if key not in made and not (self._is_worth_it(source, key) and has_room(self._made)):
                 return apply(parameters, constants, x, factors)
             if key not in made:
                 memory = self._training.get(source, x)
                 made[key] = RecordedLayer(apply, parameters, constants, x, factors, memory, self.recorder)
             return cast(Tensor, Replay.apply(made[key], factors, x, *parameters.values()))
         looks = self._looks.setdefault(source, {})
-        if torch.is_grad_enabled() or factors or (key not in looks and not has_room(self._looks)):
+        if self.often or torch.is_grad_enabled() or factors or (key not in looks and not has_room(self._looks)):
             return apply(parameters, constants, x, factors)
         if key not in looks:
             once = partial(apply, parameters, constants, factors=())
             looks[key] = RecordedLook(once, x, self._looking.get(source, x), self.recorder)
         return looks[key](x)
+
+    def _is_worth_it(self, source: nn.Module, key: Any) -> bool:
+        came = self._came.setdefault(source, Counter())
+        came[key] += 1
+        return not self.often or (came[key] >= TIMES and came[key] * SHARE >= came.total())
 
 
 def has_room(recorded: Mapping[nn.Module, Mapping[Any, Any]]) -> bool:

@@ -175,10 +175,11 @@ class Supernet(nn.Module):
     def record_layers(self, recorder: Recorder) -> None:
         """Train each layer of each shape as two launches; networks with two sides go through a layer twice, and cannot.
 
-        From here on a network has to go backward before the next one goes forward.
+        Where there are many shapes, those that come often. From here on a network has to go backward before the next
+        one goes forward.
         """
         if len(self.sides) == 1:
-            known, recorded = self._skeletons, RecordedLayers(recorder)
+            known, recorded = self._skeletons, RecordedLayers(recorder, often=not self.few_shapes)
             self._skeletons = Skeletons(
                 entangled=True, fused=known.fused, compiling=known.compiling, made_as=known.made_as, recorded=recorded
             )

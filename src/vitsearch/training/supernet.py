@@ -75,11 +75,17 @@ class SupernetTrainer(Trainer):
         self.in_place = in_place
         self.scheme = scheme_of(scheme, supernet.space, candidates)
         super().__init__(supernet, *arguments, **options)
+        if not supernet.few_shapes:  # too many to compile, but some of them may come at every step
+            self.record()
 
     def compile(self) -> None:
         """Layer by layer, since the network changes at every step and its layers have few shapes."""
         for network in (self.network, self.best_network()):
             cast(Supernet, network).compile()
+        self.record()
+
+    def record(self) -> None:
+        """On one GPU."""
         self._records = self.world.device.type == "cuda" and self.world.size == 1
         self._record()
 

@@ -34,6 +34,8 @@ class Teacher(nn.Module):
 
     `mode` is what it runs in while the student trains: `eval`, or `train` for batch statistics and moving averages that
     go on. Checkpoints hold its running statistics and not its weights, which never change.
+
+    In `eval` it looks at a batch once, however many students there are: those of a supernet's step see the same one.
     """
 
     def __init__(self, network: nn.Module, image_size: int, mode: str = "eval") -> None:
@@ -42,6 +44,7 @@ class Teacher(nn.Module):
         self.image_size = image_size
         self.mode = mode
         self.widths = [int(stage["num_chs"]) for stage in features(network)[-STAGES:]]
+        self._last: tuple[Tensor, object, Seen] | None = None
         self.register_state_dict_post_hook(leave_weights_out)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(put_weights_back)  # type: ignore[no-untyped-call]
         self.train(False)
@@ -49,10 +52,20 @@ class Teacher(nn.Module):
     def train(self, mode: bool = True) -> Teacher:
         super().train(mode)
         self.network.train(mode and self.mode == "train")
+        self._last = None
         return self
 
-    @torch.no_grad()
     def forward(self, images: Tensor) -> Seen:
+        if self.network.training or torch.compiler.is_compiling() or images.is_inference():
+            return self.look(images)
+        state = state_of(images)
+        if self._last is None or self._last[1] != state:
+            self._last = None  # its memory is needed
+            self._last = images, state, self.look(images)  # held, so that no other batch comes to the same place
+        return self._last[2]
+
+    @torch.no_grad()
+    def look(self, images: Tensor) -> Seen:
         size = (self.image_size, self.image_size)
         if tuple(images.shape[2:]) != size:
             images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
@@ -63,6 +76,13 @@ class Teacher(nn.Module):
             return Seen(network(images), {})
         final, maps = network.forward_intermediates(images, indices=len(self.widths), output_fmt="NCHW")
         return Seen(network.forward_head(final), dict(enumerate(maps)))
+
+
+def state_of(images: Tensor) -> object:
+    """Different for any two batches that are there at the same time, and when one is written into."""
+    kind = images.device.type
+    precision = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return images.device, images.data_ptr(), images.shape, images.stride(), images.dtype, images._version, precision
 
 
 def features(network: nn.Module) -> list[Mapping[str, Any]]:

@@ -100,6 +100,19 @@ def attentions(rows: list[Row]) -> list[str]:
     return table(intro, head, [cells(row) for row in rows if "max_relative_error" in row])
 
 
+def norms(rows: list[Row]) -> list[str]:
+    seconds = {row["name"]: row["seconds"] for row in rows}
+
+    def cells(row: Row) -> list[str]:
+        times = [seconds[f"{before}{row['name']}"] for before in ("", "reference/")]
+        found = [row["name"].removeprefix("norm/"), *(f"{1000 * one:.2f}" for one in times), ratio(row, 2)]
+        return [*found, row["commit"]]
+
+    intro = f"Layer norms there and back, launches included, in milliseconds. {machine(rows[0])}"
+    lines = [cells(row) for row in rows if row["speedup"] is not None]
+    return table(intro, "tokens / channels | ours | torch's | speed-up | commit", lines)
+
+
 def selections(rows: list[Row]) -> list[str]:
     lines = [[row["name"], f"{row['seconds']:,.1f}", ratio(row, 0), row["commit"]] for row in rows]
     return table(machine(rows[0]), "what / space / draws | seconds | against a pass for every kind | commit", lines)
@@ -118,7 +131,7 @@ def discoveries(rows: list[Row]) -> list[str]:
 PAGES: dict[str, dict[str, Callable[[list[Row]], list[str]]]] = {
     "scoring.md": {"scoring": speeds, "search": searches, "sweeps": sweeps},
     "training.md": {"training": trainings},
-    "supernet.md": {"supernet": supernets, "attention": attentions},
+    "supernet.md": {"supernet": supernets, "attention": attentions, "norms": norms},
     "prenas.md": {"selection": selections},
     "autoprox.md": {"discovery": discoveries},
 }

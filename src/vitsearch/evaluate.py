@@ -29,7 +29,7 @@ from vitsearch.data import (
 from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
 from vitsearch.latency.model import LATENCY, LatencyModel
-from vitsearch.models.recorded import GraphRecorder
+from vitsearch.models.recorded import LOOKS, GraphRecorder
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.predictor import digest_of_file, read_predictor
 from vitsearch.proxies import Proxy, Subject, parse_proxy
@@ -249,7 +249,8 @@ class SupernetEvaluator:
     ) -> None:
         """`images`: of the validation part, as many of every class, the same for all networks; None: all.
 
-        `compiled`: None compiles on a GPU, unless the space has too many shapes of blocks.
+        `compiled`: None compiles layers on a GPU, unless the space has many shapes, and records them, unless it has
+        thousands.
         """
         self.folder = folder
         self.name = f"{SUPERNET}{folder}" + ("" if images is None else f"{IMAGES}{images}")
@@ -259,8 +260,8 @@ class SupernetEvaluator:
         usual = self.device.type == "cuda" and self.supernet.few_shapes
         if usual if compiled is None else compiled:
             self.supernet.compile()
-            if self.device.type == "cuda":
-                self.supernet.record_layers(GraphRecorder())
+        if self.device.type == "cuda" and self.supernet.shapes <= LOOKS and compiled is not False:
+            self.supernet.record_layers(GraphRecorder())
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)
         data, recipe = open_training_data(self.plan.data), self.plan.recipe

@@ -8,8 +8,8 @@ that prepares batches has to wait for its turn.
                  [input_gradient] <- backward <- [gradient]
     next layer:  its input is this layer's output, and its input_gradient this layer's gradient: nothing is copied
 
-Where layers have hundreds of shapes, only those that come often are worth recording, as the largest and the smallest
-network of a sandwich, which come at every step.
+Where layers have hundreds of shapes, a training records those that come at every step, as in the largest and the
+smallest network of a sandwich: `only`.
 
 What the forward keeps for the backward is in memory of the layer too. So a layer must have gone backward before
 another network goes forward through it; where it has not, the backward says so. Looking, without gradients, has memory
@@ -18,8 +18,7 @@ of its own: an output is there until the next network is looked at.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol, cast
@@ -28,11 +27,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-MOST = 2048
-"""Recorded layers; what comes after is launched kernel by kernel."""
+MOST, LOOKS = 2048, 4096
+"""Layers that are recorded for training, and for looking; what comes after is launched kernel by kernel."""
 WARM = 2
-TIMES, SHARE = 8, 8
-"""A shape comes often when it came so many times, and is one of so many that came through its layer."""
 Work = Callable[[], None]
 Apply = Callable[..., Tensor]
 
@@ -211,17 +208,20 @@ class RecordedLook:
 
 
 class RecordedLayers:
-    """Recorded when they are first needed; with `often`, when they came often, and only for training."""
+    """Recorded when they are first needed, in all shapes or in `only` some.
 
-    def __init__(self, recorder: Recorder, often: bool = False) -> None:
-        self.recorder, self.often = recorder, often
-        self._came: WeakKeyDictionary[nn.Module, Counter[Any]] = WeakKeyDictionary()
+    Which ones must not depend on what came before: what is recorded gives other last digits, and a training that is
+    resumed is to give the same as one that was not interrupted.
+    """
+
+    def __init__(self, recorder: Recorder, only: Collection[object] | None = None) -> None:
+        self.recorder, self.only = recorder, only
         self._training, self._looking = Memories(recorder, trains=True), Memories(recorder, trains=False)
         self._made: WeakKeyDictionary[nn.Module, dict[Any, RecordedLayer]] = WeakKeyDictionary()
         self._looks: WeakKeyDictionary[nn.Module, dict[Any, RecordedLook]] = WeakKeyDictionary()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RecordedLayers:
-        return RecordedLayers(self.recorder, self.often)  # the copy has weights of its own
+        return RecordedLayers(self.recorder, self.only)  # the copy has weights of its own
 
     def run(
         self,
@@ -234,29 +234,26 @@ class RecordedLayers:
         factors: Sequence[Tensor],
     ) -> Tensor:
         """`apply` on the weights of `source`. `shape` tells the shapes of a layer apart."""
+        if self.only is not None and shape not in self.only:
+            return apply(parameters, constants, x, factors)
         precision = torch.is_autocast_enabled(x.device.type), torch.get_autocast_dtype(x.device.type)
         key = (shape, x.shape, x.dtype, len(factors), precision)
         if torch.is_grad_enabled() and x.requires_grad:
             made = self._made.setdefault(source, {})
-            if key not in made and not (self._is_worth_it(source, key) and has_room(self._made)):
+            if key not in made and not has_room(self._made, MOST):
                 return apply(parameters, constants, x, factors)
             if key not in made:
                 memory = self._training.get(source, x)
                 made[key] = RecordedLayer(apply, parameters, constants, x, factors, memory, self.recorder)
             return cast(Tensor, Replay.apply(made[key], factors, x, *parameters.values()))
         looks = self._looks.setdefault(source, {})
-        if self.often or torch.is_grad_enabled() or factors or (key not in looks and not has_room(self._looks)):
+        if torch.is_grad_enabled() or factors or (key not in looks and not has_room(self._looks, LOOKS)):
             return apply(parameters, constants, x, factors)
         if key not in looks:
             once = partial(apply, parameters, constants, factors=())
             looks[key] = RecordedLook(once, x, self._looking.get(source, x), self.recorder)
         return looks[key](x)
 
-    def _is_worth_it(self, source: nn.Module, key: Any) -> bool:
-        came = self._came.setdefault(source, Counter())
-        came[key] += 1
-        return not self.often or (came[key] >= TIMES and came[key] * SHARE >= came.total())
 
-
-def has_room(recorded: Mapping[nn.Module, Mapping[Any, Any]]) -> bool:
-    return sum(map(len, recorded.values())) < MOST
+def has_room(recorded: Mapping[nn.Module, Mapping[Any, Any]], most: int) -> bool:
+    return sum(map(len, recorded.values())) < most

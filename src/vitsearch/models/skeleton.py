@@ -110,6 +110,10 @@ class Skeleton:
         if compiling is not None:
             self.apply = torch.compile(MethodType(copied(Skeleton._apply), self), **compiling)
 
+    @property
+    def is_block(self) -> bool:
+        return isinstance(self.layer, TransformerBlock)
+
     def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not self.entangled:
             return dict(whole)
@@ -175,10 +179,9 @@ class Skeletons:
         fused: bool = True,
         compiling: Mapping[str, Any] | None = None,
         made_as: type[Skeleton] = Skeleton,
-        recorded: RecordedLayers | None = None,
     ) -> None:
         self.entangled, self.fused, self.compiling, self.made_as = entangled, fused, compiling, made_as
-        self.recorded = recorded
+        self.recorded: RecordedLayers | None = None
         self._made: dict[tuple[Any, ...], Skeleton] = {}
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Skeletons:
@@ -197,9 +200,14 @@ class Skeletons:
             if isinstance(layer, TransformerBlock):
                 cast(Attention | WindowAttention, layer.attn).fused = self.fused
             made = self._made[key] = self.made_as(layer, self.entangled, self.compiling, side)
-            if isinstance(layer, TransformerBlock):
-                made.recorded = self.recorded
+            made.recorded = self.recorded if made.is_block else None
         return self._made[key]
+
+    def record(self, recorded: RecordedLayers) -> None:
+        """Blocks from here on."""
+        self.recorded = recorded
+        for made in self._made.values():
+            made.recorded = recorded if made.is_block else None
 
 
 COMPILED = Skeletons(entangled=False, compiling=COMPILING)

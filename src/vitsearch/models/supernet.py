@@ -25,9 +25,10 @@ call adds the logits of the two: otherwise the first channels would be trained f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -103,6 +104,18 @@ class Supernet(nn.Module):
         return not any(knob.per.startswith("stage") for knob in self.space.knobs)
 
     @property
+    def shapes(self) -> int:
+        """So many its transformer blocks have together, at most."""
+        count = 0
+        for index, stage in enumerate(self.envelope.stages):
+            if all(isinstance(block, InvertedResidual) for block in stage.blocks):
+                continue
+            staged = {knob.name: knob.choices[index] for knob in self.space.knobs if knob.per.startswith("stage")}
+            found = {knob.name: knob.choices for knob in self.space.knobs if knob.name != "depth"} | staged
+            count += len(stage.blocks) * prod(len(choices) for name, choices in found.items() if name != "depth")
+        return count
+
+    @property
     def batch_norm(self) -> bool:
         """Whether its networks have statistics of their own."""
         return any(isinstance(module, nn.BatchNorm2d) for module in self.modules())
@@ -172,17 +185,19 @@ class Supernet(nn.Module):
             entangled=True, fused=known.fused, compiling=options or COMPILING, made_as=known.made_as
         )
 
-    def record_layers(self, recorder: Recorder) -> None:
+    def record_layers(self, recorder: Recorder, only: Sequence[Architecture] | None = None) -> None:
         """Train each layer of each shape as two launches; networks with two sides go through a layer twice, and cannot.
 
-        Where there are many shapes, those that come often. From here on a network has to go backward before the next
+        With `only`, in the shapes that these networks have. From here on a network has to go backward before the next
         one goes forward.
         """
-        if len(self.sides) == 1:
-            known, recorded = self._skeletons, RecordedLayers(recorder, often=not self.few_shapes)
-            self._skeletons = Skeletons(
-                entangled=True, fused=known.fused, compiling=known.compiling, made_as=known.made_as, recorded=recorded
-            )
+        if len(self.sides) > 1:
+            return
+        known = self._skeletons
+        self._skeletons = Skeletons(entangled=True, fused=known.fused, compiling=known.compiling, made_as=known.made_as)
+        (side,) = self.sides
+        wanted = None if only is None else {b for one in only for _, blocks in self._parts(one, side) for b in blocks}
+        self._skeletons.record(RecordedLayers(recorder, wanted))
 
     def set_fused_attention(self, fused: bool) -> None:
         """Which kernel attention uses, as `VisionNetwork.set_fused_attention` has it."""

@@ -44,8 +44,13 @@ class Sandwich:
     """
 
     def choose(self, space: Space, seed: int, step: int) -> list[Settings]:
-        random, region = generator_of(seed, step), space.region()
-        return [region.largest(), region.smallest(), draw(space, random), draw(space, random)]
+        random = generator_of(seed, step)
+        return [*self.always(space), draw(space, random), draw(space, random)]
+
+    def always(self, space: Space) -> list[Settings]:
+        """Those of every step."""
+        region = space.region()
+        return [region.largest(), region.smallest()]
 
 
 @dataclass(frozen=True, kw_only=True)

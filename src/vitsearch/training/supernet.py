@@ -35,7 +35,7 @@ from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.preferred import Preferred, scheme_of
 from vitsearch.training.randomness import seed_generators, seed_of
 from vitsearch.training.subnet import Subnet
-from vitsearch.training.subnets import Identity
+from vitsearch.training.subnets import Identity, Sandwich
 from vitsearch.training.trainer import Step, Trainer, evaluate
 from vitsearch.training.transfer import load_weights
 
@@ -75,7 +75,7 @@ class SupernetTrainer(Trainer):
         self.in_place = in_place
         self.scheme = scheme_of(scheme, supernet.space, candidates)
         super().__init__(supernet, *arguments, **options)
-        if not supernet.few_shapes:  # too many to compile, but some of them may come at every step
+        if not supernet.few_shapes:  # too many to compile
             self.record()
 
     def compile(self) -> None:
@@ -85,13 +85,17 @@ class SupernetTrainer(Trainer):
         self.record()
 
     def record(self) -> None:
-        """On one GPU."""
+        """On one GPU, the layers that come again and again."""
         self._records = self.world.device.type == "cuda" and self.world.size == 1
         self._record()
 
     def _record(self) -> None:
-        if self._records:
-            cast(Supernet, self.network).record_layers(GraphRecorder())
+        supernet = cast(Supernet, self.network)
+        if self._records and supernet.few_shapes:
+            supernet.record_layers(GraphRecorder())
+        elif self._records:
+            always = self.scheme.always(self.space) if isinstance(self.scheme, Sandwich) else []
+            supernet.record_layers(GraphRecorder(), [self.space.decode(settings) for settings in always])
 
     def make_room(self) -> None:
         self._record()  # anew, for the batches to come

@@ -31,6 +31,7 @@ from vitsearch.models.weights import WeightBank
 from vitsearch.proxies import takers
 from vitsearch.proxies.autoprox import log_softmax, sigmoid_norm
 from vitsearch.proxies.base import parse_proxy
+from vitsearch.proxies.centred import pays
 from vitsearch.proxies.diversity import precision
 from vitsearch.proxies.group_pass import GroupPass
 from vitsearch.proxies.layers import FormulaTaker, score_weights
@@ -85,6 +86,9 @@ BATCHED = (*RECIPES, "autoproxp")
 ROUGH, ROUGH_ON = {"snip", "grad_norm"}, ("cuda",)
 """Proxies that a rough pass serves, and where it pays."""
 
+CENTRED, MANY_TOKENS = {"dss", "dss-signed", "dss-diversity"}, 100
+"""Proxies of the absolute network whose sums do not cancel, and tokens that average rounding out: see `centred.py`."""
+
 
 def goes_batched(text: str, batch_size: int) -> bool:
     """Whether a proxy goes through in batches. ZiCo's batches must be there; where not, its definition says so."""
@@ -103,6 +107,7 @@ class Route:
     dtype: torch.dtype
     along: bool
     rough: bool = False
+    centred: bool = False
 
 
 def routes(proxies: Sequence[str], plan: Architecture, device: torch.device) -> dict[Route, list[str]]:
@@ -119,8 +124,13 @@ def routes(proxies: Sequence[str], plan: Architecture, device: torch.device) -> 
             route = Route(recipe.absolute, recipe.dtype(plan), along and not recipe.absolute)
             found.setdefault(route, []).append(text)
     rough = plan.readout == "mean" and device.type in ROUGH_ON
+    halved = plan.readout == "mean" and pays(device)
     return {
-        replace(route, rough=rough and {names[text] for text in texts} <= ROUGH): texts
+        replace(
+            route,
+            rough=rough and {names[text] for text in texts} <= ROUGH,
+            centred=halved and {names[text] for text in texts} <= CENTRED,
+        ): texts
         for route, texts in found.items()
     }
 
@@ -148,6 +158,7 @@ def score_group(
             dtype=torch.float64 if exact else route.dtype,
             takers=list(made.values()),
             rough=route.rough and not exact,
+            centred=route.centred and not exact and plans[0].sides(geometry.image_size)[-1] ** 2 >= MANY_TOKENS,
         )
         run.run(None if route.absolute else batch(), geometry)
         scores |= {text: taker.scores().cpu() for text, taker in made.items()}

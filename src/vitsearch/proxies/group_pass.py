@@ -23,6 +23,7 @@ from vitsearch.data import Batch
 from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
+from vitsearch.proxies.centred import HALF, CentredLinear, centred_attention, relative
 from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
 from vitsearch.proxies.reports import Linear, Norm, Pooled, Report, Small, Tables
 from vitsearch.proxies.routing import places, route
@@ -51,6 +52,8 @@ class GroupPass:
     dtype: torch.dtype
     takers: Sequence[Taker]
     rough: bool = False
+    centred: bool = False
+    """Blocks as `centred.py` has them, for takers of nothing but linear layers."""
 
     def __post_init__(self) -> None:
         self.count = len(self.plans)
@@ -83,6 +86,10 @@ class GroupPass:
         weight, used = (self.weight(f"{name}.weight", (outputs, inputs), inputs, kind) for kind in (None, x.dtype))
         bias, added = (self.weight(f"{name}.bias", (outputs,), inputs, kind) for kind in (None, x.dtype))
         report = partial(self.on_linear, Linear, name=name, weight=weight, bias=bias, networks=networks)
+        if self.centred and self.in_block:
+            half = self.weight(f"{name}.weight", (outputs, inputs), inputs, HALF)
+            centred: Tensor = CentredLinear.apply(x, weight, half, bias, report, self.keeps(name))
+            return centred
         exact = name == "head" or self.last_blocks
         y: Tensor = TracedLinear.apply(x, used, added, report, self.keeps(name), exact, self.rows)
         return y
@@ -319,6 +326,8 @@ class GroupPass:
     ) -> Tensor:
         """With relative position, q, k and v get channels for each grid row, each grid column and the class token."""
         width = block.head_dim
+        if self.centred:
+            return self.centred_attention(q, k, v, block, name, side)
         if block.relative_distance:
             choice, cells = _relative(side, block.relative_distance, q.shape[-2], q.device, q.dtype)
             slots = choice.shape[1]
@@ -337,6 +346,18 @@ class GroupPass:
             mass = _per_token(out[..., width:], choice.transpose(1, 2))
             out = out[..., :width] + self.tables(mass, name, "value", block, networks, slots)
         return out
+
+    def centred_attention(self, q: Tensor, k: Tensor, v: Tensor, block: Attention, name: str, side: int) -> Tensor:
+        position = None
+        if block.relative_distance:
+            size = (block.relative_rows, block.head_dim)
+            leaves = [f"{kind}_{along}" for kind in ("key", "value") for along in ("rows", "columns")]
+            tables = {leaf: self.weight(f"{name}.relative.{leaf}", size) for leaf in leaves}
+            position = relative(side, block.relative_distance, tables)
+        rows = q.shape[:2]
+        q, k, v = (one.flatten(0, 1) for one in (q, k, v))
+        out = centred_attention(q, k, v, block.head_dim**-0.5, position)
+        return out.reshape(*rows, *out.shape[1:])
 
 
 @lru_cache(maxsize=32)

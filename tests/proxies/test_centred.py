@@ -59,26 +59,15 @@ def test_attention_is_the_definition(monkeypatch: pytest.MonkeyPatch, distance: 
     layer = Attention(24, Block(heads=heads, head_dim=width, hidden=4, relative_distance=distance), side).double()
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter)
-    q, k, v, back = (drawn(3, heads, side**2 + 1, width, seed=seed) for seed in range(4))
+    qkv, back = drawn(3, side**2 + 1, 3, heads, width, seed=0), drawn(3, heads, side**2 + 1, width, seed=1)
     position = None
     if layer.relative is not None:
         tables = {name: table.detach() for name, table in layer.relative.named_parameters()}
-        small = centred.relative(side, distance, {name: table.float() for name, table in tables.items()})
-        choice = small.maps.offset_choice.double()
-        double = small.maps._replace(**{name: getattr(small.maps, name).double() for name in ("key_cells", "own")})
-
-        def vectors(kind: str) -> Tensor:
-            rows, columns = tables[f"{kind}_rows"], tables[f"{kind}_columns"]
-            found = torch.cat([choice @ rows, choice @ columns, rows[:1] + columns[:1]])
-            return F.pad(found, (0, 0, 0, double.own.shape[1] - len(found)))
-
-        position = centred.Relative(double, vectors("key"), vectors("value"))
-        torch.testing.assert_close(small.keys.double(), position.keys, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(small.values.double(), position.values, rtol=1e-6, atol=1e-6)
-    ours = centred.centred_attention(q, k, v, layer.scale, position)
-    definition = layer.explicit_form(q, k, v)
+        position = centred.relative(side, distance, tables)
+    ours = centred.CentredAttention.apply(qkv, layer.scale, position)
+    definition = layer.explicit_form(*qkv.permute(2, 0, 3, 1, 4))
     torch.testing.assert_close(ours, definition, rtol=1e-10, atol=1e-10)
-    found, exact = (torch.autograd.grad(out, [q, k, v], back) for out in (ours, definition))
+    found, exact = (torch.autograd.grad(out, [qkv], back) for out in (ours, definition))
     torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9)
 
 

@@ -12,13 +12,14 @@ and its rows sum up to one. Scores of DSS keep five digits, where bfloat16 witho
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitsearch.models.layers import FusedMaps, Rearranged, fused_maps
+from vitsearch.models.layers import FusedMaps, fused_maps
 from vitsearch.proxies.reporting import LinearReport
 
 HALF = torch.bfloat16
@@ -62,78 +63,80 @@ class Relative(NamedTuple):
 
     maps: FusedMaps
     keys: Tensor
-    """[V, D]: the vectors of all offsets, of keys."""
+    """[V, D]: the vectors of all offsets, of keys, in bfloat16."""
     values: Tensor
 
+    def beside(self, by_vector: Tensor) -> Tensor:
+        """[n, H, S, V], of a query with all vectors, to [n, H, S, E], those it needs for each cell."""
+        return by_vector.gather(-1, self.maps.of_cell.expand(*by_vector.shape[:2], -1, -1))
 
-def relative(side: int, distance: int, tables: dict[str, Tensor]) -> Relative:
+    def by_vector(self, beside: Tensor) -> Tensor:
+        """The way back, which is its gradient too: no place but the spare one is read twice."""
+        return beside.gather(-1, self.maps.of_vector.expand(*beside.shape[:2], -1, -1))
+
+
+def relative(side: int, distance: int, tables: Mapping[str, Tensor]) -> Relative:
     """From the tables `key_rows`, `key_columns`, `value_rows` and `value_columns`."""
     maps = fused_maps(side, distance, tables["key_rows"].shape[1])
 
-    def vectors(rows: Tensor, columns: Tensor) -> Tensor:
-        found = torch.cat([maps.offset_choice @ rows, maps.offset_choice @ columns, rows[:1] + columns[:1]])
+    def vectors(kind: str) -> Tensor:
+        rows, columns = tables[f"{kind}_rows"], tables[f"{kind}_columns"]
+        choice = maps.offset_choice.to(rows.dtype)
+        found = torch.cat([choice @ rows, choice @ columns, rows[:1] + columns[:1]])
         return F.pad(found, (0, 0, 0, maps.own.shape[1] - len(found)))
 
-    keys, values = (vectors(tables[f"{kind}_rows"], tables[f"{kind}_columns"]) for kind in ("key", "value"))
-    return Relative(maps, keys, values)
-
-
-def centred_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, position: Relative | None) -> Tensor:
-    """softmax(q k^T scale) v over [n, H, S, D], with the relative position where there is one."""
-    if position is None:
-        nothing = q[..., :0]
-        out: Tensor = CentredAttention.apply(q, nothing, k, v, nothing[0, 0], scale)
-        return out
-    maps = position.maps
-    beside = Rearranged.apply(q @ position.keys.T, maps.of_cell, maps.of_vector)
-    both: Tensor = CentredAttention.apply(q, beside, k, v, maps.key_cells, scale)
-    out, mass = both[..., : v.shape[-1]], both[..., v.shape[-1] :]
-    by_vector: Tensor = Rearranged.apply(mass, maps.of_vector, maps.of_cell) + maps.own
-    return out + by_vector @ position.values
+    return Relative(maps, vectors("key").to(HALF), vectors("value"))
 
 
 class CentredAttention(torch.autograd.Function):
-    """With more channels of q and, the same for all keys and for all values, of k and v: `cells` [S, E].
+    """softmax(q k^T scale) v of [n, S, 3, H, D], as [n, H, S, D]. The relative position is more channels of q, k and v.
 
     With a bar for means over tokens, a' = a - bar a, and P = softmax(L), whose rows sum up to one,
 
-        L_ij = scale (bar q . k_j + q'_i . k'_j)  + what is the same for all j
+        L_ij = scale q_i . k'_j      + what is the same for all j
         out  = bar v + (P - 1 / S) v'
-        dP   = bar dout . v_j + dout'_i . v'_j    + what is the same for all j, which softmax's gradient does not see
+        dP   = dout_i . v'_j         + what is the same for all j, which softmax's gradient does not see
         dv   = (sum_i P_ij) bar dout + (P - 1 / S)^T dout'
-        dq   = dL k',       dk = (sum_i dL_ij) bar q + dL^T q'       as the rows of dL sum up to zero
+        dq   = dL k',       dk = dL^T q       as the rows of dL sum up to zero
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, beside: Tensor, k: Tensor, v: Tensor, cells: Tensor, scale: float) -> Tensor:
-        tokens, width = q.shape[-2:]
-        mean_q, mean_beside, mean_v = (one.mean(-2, keepdim=True) for one in (q, beside, v))
-        cell_mean = cells.mean(0)
-        own_cells = rest_of(cells, cell_mean).expand(*k.shape[:-1], -1)
-        rest_q = torch.cat([rest_of(q, mean_q), rest_of(beside, mean_beside)], -1)
-        rest_k = torch.cat([rest_of(k, k.mean(-2, keepdim=True)), own_cells], -1)
-        rest_v = torch.cat([rest_of(v, mean_v), own_cells], -1)
-        base = mean_q @ k.mT + mean_beside @ cells.T
-        logits = (rest_q @ rest_k.mT).to(q.dtype).add_(base).mul_(scale)
-        weights = logits.softmax(-1)
+    def forward(ctx: Any, qkv: Tensor, scale: float, position: Relative | None) -> Tensor:
+        tokens, width, dtype = qkv.shape[1], qkv.shape[-1], qkv.dtype
+        mean = qkv.mean(1, keepdim=True)
+        mean[:, :, 0] = 0  # of queries nothing is left out
+        q, k, v = rest_of(qkv, mean).permute(2, 0, 3, 1, 4)
+        if position is not None:
+            cells = position.maps.key_cells.to(dtype)
+            cell_mean = cells.mean(0)
+            own_cells = rest_of(cells, cell_mean).expand(*k.shape[:-1], -1)
+            q = torch.cat([q, position.beside(q @ position.keys.T)], -1)
+            k, v = torch.cat([k, own_cells], -1), torch.cat([v, own_cells], -1)
+        weights = (q @ k.mT).to(dtype).mul_(scale).softmax(-1)
         uneven = (weights - 1 / tokens).to(HALF)
-        mean = torch.cat([mean_v, cell_mean.expand(*mean_v.shape[:-1], -1)], -1)
-        ctx.save_for_backward(mean_q, rest_q, rest_k, v, rest_v, cells, weights, uneven)
-        ctx.scale, ctx.width = scale, width
-        return (uneven @ rest_v).to(q.dtype).add_(mean)
+        ctx.save_for_backward(q, k, v, weights, uneven)
+        ctx.scale, ctx.width, ctx.position = scale, width, position
+        both = uneven @ v
+        out = both[..., :width].to(dtype).add_(mean[:, :, 2].transpose(1, 2))
+        if position is not None:
+            mass = both[..., width:].to(dtype).add_(cell_mean)
+            out += (position.by_vector(mass) + position.maps.own) @ position.values
+        return cast(Tensor, out)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        mean_q, rest_q, rest_k, v, rest_v, cells, weights, uneven = ctx.saved_tensors
-        (gradient,), width, dtype = gradients, ctx.width, v.dtype
+        q, k, v, weights, uneven = ctx.saved_tensors
+        (gradient,), width, position = gradients, ctx.width, cast(Relative | None, ctx.position)
+        dtype, half = gradient.dtype, gradient.to(HALF)
+        if position is not None:
+            half = torch.cat([half, position.beside(half @ position.values.to(HALF).T)], -1)
+        of_logits = torch._softmax_backward_data((half @ v.mT).to(dtype), weights, -1, dtype)
+        half = of_logits.mul_(ctx.scale).to(HALF)
+        both = half @ k
+        dq = both[..., :width]
+        if position is not None:
+            dq = dq + position.by_vector(both[..., width:]) @ position.keys
+        dk = half.mT @ q[..., :width]
         mean = gradient.mean(-2, keepdim=True)
-        rest = rest_of(gradient, mean)
-        of_values, of_cells = mean[..., :width], mean[..., width:]
-        base = of_values @ v.mT + of_cells @ cells.T
-        of_weights = (rest @ rest_v.mT).to(dtype).add_(base)
-        of_logits = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype).mul_(ctx.scale)
-        half = of_logits.to(HALF)
-        both = (half @ rest_k).to(dtype)
-        dk = (half.mT @ rest_q[..., :width]).to(dtype).add_(of_logits.sum(-2)[..., None] * mean_q)
-        dv = (uneven.mT @ rest[..., :width]).to(dtype).add_(weights.sum(-2)[..., None] * of_values)
-        return both[..., :width], both[..., width:], dk, dv, None, None
+        dv = (uneven.mT @ rest_of(gradient, mean)).to(dtype).add_(weights.sum(-2)[..., None] * mean)
+        return torch.stack([one.transpose(1, 2).to(dtype) for one in (dq, dk, dv)], 2), None, None

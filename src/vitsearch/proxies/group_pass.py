@@ -23,7 +23,7 @@ from vitsearch.data import Batch
 from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
-from vitsearch.proxies.centred import HALF, CentredLinear, centred_attention, relative
+from vitsearch.proxies.centred import HALF, CentredAttention, CentredLinear, relative
 from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
 from vitsearch.proxies.reports import Linear, Norm, Pooled, Report, Small, Tables
 from vitsearch.proxies.routing import places, route
@@ -309,6 +309,9 @@ class GroupPass:
             normal = F.pad(normal, (0, 0, 0, -tokens % WHOLE))  # keys that nobody sees, and queries of no consequence
         qkv = self.linear(normal, f"{name}.attn.qkv", 3 * inner, networks)
         qkv = qkv.reshape(*qkv.shape[:3], 3, block.heads, block.head_dim)
+        if self.centred:
+            out = self.centred_attention(qkv, block, f"{name}.attn", side)
+            return x + self.linear(out, f"{name}.attn.proj", x.shape[-1], networks)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each [n, rows, H, S, D]
         out = self.attention(q, k, v, block, f"{name}.attn", side, networks)[:, :, :, :tokens]
         return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", x.shape[-1], networks)
@@ -326,8 +329,6 @@ class GroupPass:
     ) -> Tensor:
         """With relative position, q, k and v get channels for each grid row, each grid column and the class token."""
         width = block.head_dim
-        if self.centred:
-            return self.centred_attention(q, k, v, block, name, side)
         if block.relative_distance:
             choice, cells = _relative(side, block.relative_distance, q.shape[-2], q.device, q.dtype)
             slots = choice.shape[1]
@@ -347,17 +348,15 @@ class GroupPass:
             out = out[..., :width] + self.tables(mass, name, "value", block, networks, slots)
         return out
 
-    def centred_attention(self, q: Tensor, k: Tensor, v: Tensor, block: Attention, name: str, side: int) -> Tensor:
+    def centred_attention(self, qkv: Tensor, block: Attention, name: str, side: int) -> Tensor:
         position = None
         if block.relative_distance:
             size = (block.relative_rows, block.head_dim)
             leaves = [f"{kind}_{along}" for kind in ("key", "value") for along in ("rows", "columns")]
             tables = {leaf: self.weight(f"{name}.relative.{leaf}", size) for leaf in leaves}
             position = relative(side, block.relative_distance, tables)
-        rows = q.shape[:2]
-        q, k, v = (one.flatten(0, 1) for one in (q, k, v))
-        out = centred_attention(q, k, v, block.head_dim**-0.5, position)
-        return out.reshape(*rows, *out.shape[1:])
+        out: Tensor = CentredAttention.apply(qkv.flatten(0, 1), block.head_dim**-0.5, position)
+        return out.transpose(1, 2).reshape(*qkv.shape[:3], -1)
 
 
 @lru_cache(maxsize=32)

@@ -193,11 +193,9 @@ def test_each_precision_is_recorded_by_itself() -> None:
             assert torch.equal(recorded(images, architecture), plain(images, architecture)), half
 
 
-def test_memory_that_runs_out_drops_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainer's own way, with a batch that is too large at the first look."""
+def out_of_memory_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """At the first network of a training. What is recorded at each is in the list that comes back."""
     monkeypatch.setattr("vitsearch.training.supernet.GraphRecorder", DoneAgain)
-    monkeypatch.setattr(SupernetTrainer, "compile", lambda self: self._record())
-    monkeypatch.setattr(SupernetTrainer, "_records", True)
     seen: list[Any] = []
     real = SupernetTrainer.add_gradients
 
@@ -209,16 +207,44 @@ def test_memory_that_runs_out_drops_what_is_recorded(tmp_path: Path, monkeypatch
         return found
 
     monkeypatch.setattr(SupernetTrainer, "add_gradients", full)
-    recipe = change(RECIPES["quick"], {"epochs": "1", "batch_size": "600", "image_size": "32"})
-    space = SPACES["autoformer-micro"]
+    return seen
+
+
+def train(space: Any, subnets: str, folder: Path) -> Any:
     plan = TrainingPlan(
         space={"name": space.name, "fixed": space.fixed()},
-        subnets="uniform",
+        subnets=subnets,
         geometry=GEOMETRY,
         data="digits",
-        recipe=recipe,
+        recipe=change(RECIPES["quick"], {"epochs": "1", "batch_size": "600", "image_size": "32"}),
     )
-    done = train_network(plan, tmp_path / "run", machine=Machine(device="cpu", compiled=True))
+    return train_network(plan, folder, machine=Machine(device="cpu", compiled=True))
+
+
+def test_memory_that_runs_out_drops_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainer's own way, with a batch that is too large at the first look."""
+    seen = out_of_memory_once(monkeypatch)
+    monkeypatch.setattr(SupernetTrainer, "compile", lambda self: self._record())
+    monkeypatch.setattr(SupernetTrainer, "_records", True)
+    done = train(SPACES["autoformer-micro"], "uniform", tmp_path / "run")
     assert done.epochs[0]["micro_batches"] == 2
     assert seen[0] is not None and seen[1] is not None and seen[1] is not seen[0]
     assert all(one is seen[1] for one in seen[1:])
+
+
+def test_where_there_are_many_shapes_recording_is_given_up_before_batches_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = out_of_memory_once(monkeypatch)
+
+    def record(self: SupernetTrainer) -> None:
+        self._records = True
+        self._record()
+
+    monkeypatch.setattr(SupernetTrainer, "compile", lambda self: None)
+    monkeypatch.setattr(SupernetTrainer, "record", record)
+    small = "s3-initial:depth=1,embed_dim=32+64,num_heads=1+2,mlp_ratio=2.0,window_size=4"
+    done = train(SPACES[small].with_patch_size(4), "sandwich", tmp_path / "run")
+    assert done.epochs[0]["micro_batches"] == 1
+    assert seen[0] is not None and len(seen) > 4 and all(one is None for one in seen[1:])
+    assert "layers are not recorded from here on" in caplog.text

@@ -193,11 +193,14 @@ class Supernet(nn.Module):
         """
         if len(self.sides) > 1:
             return
-        known = self._skeletons
-        self._skeletons = Skeletons(entangled=True, fused=known.fused, compiling=known.compiling, made_as=known.made_as)
+        self.forget_recorded()
         (side,) = self.sides
         wanted = None if only is None else {b for one in only for _, blocks in self._parts(one, side) for b in blocks}
         self._skeletons.record(RecordedLayers(recorder, wanted))
+
+    def forget_recorded(self) -> None:
+        known = self._skeletons
+        self._skeletons = Skeletons(entangled=True, fused=known.fused, compiling=known.compiling, made_as=known.made_as)
 
     def set_fused_attention(self, fused: bool) -> None:
         """Which kernel attention uses, as `VisionNetwork.set_fused_attention` has it."""

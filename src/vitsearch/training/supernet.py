@@ -11,6 +11,7 @@ addition.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,8 @@ from vitsearch.training.subnet import Subnet
 from vitsearch.training.subnets import Identity, Sandwich
 from vitsearch.training.trainer import Step, Trainer, evaluate
 from vitsearch.training.transfer import load_weights
+
+log = logging.getLogger("vitsearch")
 
 
 class SupernetStep(Step):
@@ -96,6 +99,17 @@ class SupernetTrainer(Trainer):
         elif self._records:
             always = self.scheme.always(self.space) if isinstance(self.scheme, Sandwich) else []
             supernet.record_layers(GraphRecorder(), [self.space.decode(settings) for settings in always])
+
+    def spares_memory(self) -> bool:
+        """Of many shapes only some are recorded, and what they hold is memory that the others have no use for."""
+        supernet = cast(Supernet, self.network)
+        if not self._records or supernet.few_shapes:
+            return False
+        log.warning("out of memory: layers are not recorded from here on")
+        self._records = False
+        supernet.forget_recorded()
+        super().make_room()
+        return True
 
     def make_room(self) -> None:
         self._record()  # anew, for the batches to come

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ WINDOWS = ((32, 96, 3, 4, True), (32, 96, 3, 8, False), (32, 96, 3, 8, True), (8
 """Side, width, heads, window, whether it is shifted."""
 IMAGES = {"grid": 8192, "windows": 1024}
 FEW = 16
+Measure = Callable[[torch.device, bool, int], Iterator[dict[str, Any]]]
 
 
 @contextmanager
@@ -105,10 +106,11 @@ def show(row: dict[str, Any]) -> None:
     print(f"{row['name']:36s} {1000 * row['seconds']:9.3f} ms {speedup}", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def run(description: str | None, quick: str, measure: Measure) -> None:
+    """A benchmark of kernels: options, and rows as they come. `quick` says what is left of it with --quick."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--quick", action="store_true", help="one grid and one kind of window")
+    parser.add_argument("--quick", action="store_true", help=quick)
     add_output_options(parser)
     options = parser.parse_args()
     device = pick_device("cpu" if options.quick and options.device == "auto" else options.device)
@@ -117,4 +119,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, "one grid and one kind of window", measure)

@@ -10,18 +10,16 @@ are enough numbers), and torch's with the rounding that follows it, which is the
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from scoring import add_output_options, circumstances, keep_rows
+from attention import run
 from torch import Tensor, nn
 
 from training import seconds_of
-from vitsearch.environment import pick_device
 from vitsearch.models import layers
 
 SHAPES = ((262_144, 64), (262_144, 96), (65_536, 128), (133_120, 216), (131_072, 384))
@@ -62,21 +60,5 @@ def measure(device: torch.device, quick: bool, steps: int) -> Iterator[dict[str,
         yield {"name": f"reference/{name}", "seconds": reference, "speedup": None}
 
 
-def show(row: dict[str, Any]) -> None:
-    speedup = f"{row['speedup']:6.2f} x" if row["speedup"] else ""
-    print(f"{row['name']:28s} {1000 * row['seconds']:9.3f} ms {speedup}", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--quick", action="store_true", help="one small shape")
-    add_output_options(parser)
-    options = parser.parse_args()
-    device = pick_device("cpu" if options.quick and options.device == "auto" else options.device)
-    steps = 50 if device.type == "cuda" else 3
-    keep_rows(measure(device, options.quick, steps), circumstances(device, options.commit), options, show)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__, "one small shape", measure)

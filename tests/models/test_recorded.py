@@ -26,6 +26,7 @@ from vitsearch.training.subnets import Sandwich
 from vitsearch.training.supernet import SupernetTrainer
 
 GEOMETRY = Geometry(image_size=32, classes=10)
+FEW_WINDOWS = "s3-initial:depth=1,embed_dim=32+64,num_heads=1+2,mlp_ratio=2.0,window_size=4"
 WINDOWS = "s3-initial:depth=1+2,embed_dim=32+64+96,num_heads=1+2+3,mlp_ratio=2.0+3.0+4.0,window_size=4+8"
 
 
@@ -210,7 +211,7 @@ def out_of_memory_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def train(space: Any, subnets: str, folder: Path) -> Any:
+def train(space: Any, subnets: str, folder: Path, compiled: bool = True) -> Any:
     plan = TrainingPlan(
         space={"name": space.name, "fixed": space.fixed()},
         subnets=subnets,
@@ -218,7 +219,7 @@ def train(space: Any, subnets: str, folder: Path) -> Any:
         data="digits",
         recipe=change(RECIPES["quick"], {"epochs": "1", "batch_size": "600", "image_size": "32"}),
     )
-    return train_network(plan, folder, machine=Machine(device="cpu", compiled=True))
+    return train_network(plan, folder, machine=Machine(device="cpu", compiled=compiled))
 
 
 def test_memory_that_runs_out_drops_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,8 +244,16 @@ def test_where_there_are_many_shapes_recording_is_given_up_before_batches_are_cu
 
     monkeypatch.setattr(SupernetTrainer, "compile", lambda self: None)
     monkeypatch.setattr(SupernetTrainer, "record", record)
-    small = "s3-initial:depth=1,embed_dim=32+64,num_heads=1+2,mlp_ratio=2.0,window_size=4"
-    done = train(SPACES[small].with_patch_size(4), "sandwich", tmp_path / "run")
+    done = train(SPACES[FEW_WINDOWS].with_patch_size(4), "sandwich", tmp_path / "run")
     assert done.epochs[0]["micro_batches"] == 1
     assert seen[0] is not None and len(seen) > 4 and all(one is None for one in seen[1:])
-    assert "layers are not recorded from here on" in caplog.text
+    assert "layers are not recorded from here on" in caplog.text and "pieces" not in caplog.text
+
+
+def test_without_compiling_nothing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[SupernetTrainer] = []
+    monkeypatch.setattr(SupernetTrainer, "record", asked.append)
+    monkeypatch.setattr(SupernetTrainer, "compile", lambda self: None)
+    for compiled in (True, False):
+        train(SPACES[FEW_WINDOWS].with_patch_size(4), "sandwich", tmp_path / str(compiled), compiled)
+    assert len(asked) == 1

@@ -27,9 +27,7 @@ HALF = torch.bfloat16
 
 def pays(device: torch.device) -> bool:
     """Whether a processor multiplies bfloat16 faster than float32."""
-    return device.type == "cpu" and any(
-        getattr(torch.cpu, name, lambda: False)() for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    )
+    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
 
 
 def rest_of(x: Tensor, mean: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Machine:
 
     device: str = "auto"
     compiled: bool | None = None
-    """None: on a GPU, where a supernet does not have too many shapes."""
+    """None: on a GPU, where a supernet does not have too many shapes. With False, nothing is recorded either."""
     resident: bool | None = None
     """Whether decoded images stay in the device's memory; None: when they fit."""
     workers: int = 2
@@ -260,6 +260,7 @@ def make_trainer(
     if isinstance(network, Supernet):
         assert plan.subnets is not None
         options |= {"scheme": plan.subnets, "candidates": plan.candidates, "in_place": plan.in_place_distillation}
+        options["recorded"] = how.compiled is not False
         options["calibration"] = calibration_batches(network, plan, dataset, world.device, how.workers)
         return SupernetTrainer(network, task, plan.recipe, loader, validation, **options)
     return Trainer(network, task, plan.recipe, loader, validation, **options)

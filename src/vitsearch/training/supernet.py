@@ -72,13 +72,15 @@ class SupernetTrainer(Trainer):
         candidates: Sequence[Settings] | None = None,
         calibration: Iterable[Batch] = (),
         in_place: bool = False,
+        recorded: bool = True,
         **options: Any,
     ) -> None:
+        """`recorded`: on one GPU, layers that come again and again go as one launch, compiled or not."""
         self.space, self.candidates, self.calibration = supernet.space, candidates, calibration
         self.in_place = in_place
         self.scheme = scheme_of(scheme, supernet.space, candidates)
         super().__init__(supernet, *arguments, **options)
-        if not supernet.few_shapes:  # too many to compile
+        if recorded and not supernet.few_shapes:  # too many to compile
             self.record()
 
     def compile(self) -> None:
@@ -88,28 +90,35 @@ class SupernetTrainer(Trainer):
         self.record()
 
     def record(self) -> None:
-        """On one GPU, the layers that come again and again."""
-        self._records = self.world.device.type == "cuda" and self.world.size == 1
+        """On one GPU, the layers that come again and again: of many shapes, those that every step trains."""
+        repeats = cast(Supernet, self.network).few_shapes or isinstance(self.scheme, Sandwich)
+        self._records = repeats and self.world.device.type == "cuda" and self.world.size == 1
         self._record()
 
     def _record(self) -> None:
+        if not self._records:
+            return
         supernet = cast(Supernet, self.network)
-        if self._records and supernet.few_shapes:
-            supernet.record_layers(GraphRecorder())
-        elif self._records:
-            always = self.scheme.always(self.space) if isinstance(self.scheme, Sandwich) else []
-            supernet.record_layers(GraphRecorder(), [self.space.decode(settings) for settings in always])
+        always = self.scheme.always(self.space) if isinstance(self.scheme, Sandwich) else []
+        only = None if supernet.few_shapes else [self.space.decode(settings) for settings in always]
+        supernet.record_layers(GraphRecorder(), only)
 
-    def spares_memory(self) -> bool:
-        """Of many shapes only some are recorded, and what they hold is memory that the others have no use for."""
-        supernet = cast(Supernet, self.network)
-        if not self._records or supernet.few_shapes:
-            return False
+    @property
+    def _can_forget(self) -> bool:
+        """Of many shapes only some are recorded, and the others have no use for the memory that those hold."""
+        return self._records and not cast(Supernet, self.network).few_shapes
+
+    def can_spare(self, images: int) -> bool:
+        return self._can_forget or super().can_spare(images)
+
+    def spare(self, images: int) -> None:
+        if not self._can_forget:
+            super().spare(images)
+            return
         log.warning("out of memory: layers are not recorded from here on")
         self._records = False
-        supernet.forget_recorded()
-        super().make_room()
-        return True
+        cast(Supernet, self.network).forget_recorded()
+        self.make_room()
 
     def make_room(self) -> None:
         self._record()  # anew, for the batches to come

@@ -193,22 +193,20 @@ class Trainer:
             try:
                 return self._gradients(images, targets, self.position.micro_batches)
             except RuntimeError as error:
-                pieces = 2 * self.position.micro_batches
-                if not is_out_of_memory(error) or self.world.size > 1:
-                    raise
-                spared = self.spares_memory()
-                if not spared and pieces > len(images):
+                if not is_out_of_memory(error) or self.world.size > 1 or not self.can_spare(len(images)):
                     raise
                 self.optimizer.zero_grad(set_to_none=True)
-            if spared:
-                continue
-            log.warning("out of memory: batches of %d in %d pieces from here on", len(images), pieces)
-            self.position = replace(self.position, micro_batches=pieces)
-            self.make_room()
+            self.spare(len(images))  # out here the error does not hold the step's memory any more
 
-    def spares_memory(self) -> bool:
-        """Whether a step can be tried again with less memory before batches are cut."""
-        return False
+    def can_spare(self, images: int) -> bool:
+        """Whether a step of so many images can be tried again with less memory."""
+        return 2 * self.position.micro_batches <= images
+
+    def spare(self, images: int) -> None:
+        pieces = 2 * self.position.micro_batches
+        log.warning("out of memory: batches of %d in %d pieces from here on", images, pieces)
+        self.position = replace(self.position, micro_batches=pieces)
+        self.make_room()
 
     def make_room(self) -> None:
         """Give back what is not needed for smaller batches."""

@@ -252,7 +252,7 @@ def test_where_there_are_many_shapes_recording_is_given_up_before_batches_are_cu
 
 def test_without_compiling_nothing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[SupernetTrainer] = []
-    monkeypatch.setattr(SupernetTrainer, "record", asked.append)
+    monkeypatch.setattr(SupernetTrainer, "record", lambda self: asked.append(self))
     monkeypatch.setattr(SupernetTrainer, "compile", lambda self: None)
     for compiled in (True, False):
         train(SPACES[FEW_WINDOWS].with_patch_size(4), "sandwich", tmp_path / str(compiled), compiled)

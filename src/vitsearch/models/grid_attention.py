@@ -112,7 +112,12 @@ def _(
     lse: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(qkv), torch.empty_like(key_vectors), torch.empty_like(value_vectors)
+    # contiguous, as the kernel's are: empty_like takes over strides of a transposed view
+    return (
+        qkv.new_empty(qkv.shape),
+        key_vectors.new_empty(key_vectors.shape),
+        value_vectors.new_empty(value_vectors.shape),
+    )
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

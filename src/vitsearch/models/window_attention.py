@@ -81,7 +81,8 @@ def attend_back(
 def _(
     gradient: Tensor, qkv: Tensor, bias: Tensor, mask: Tensor | None, place: Tensor, lse: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(qkv), torch.empty_like(bias)
+    # contiguous, as the kernel's are: empty_like takes over strides of a transposed view
+    return qkv.new_empty(qkv.shape), bias.new_empty(bias.shape)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -13,14 +14,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from scipy.stats import linregress
 
 from vitsearch.cost import Geometry, Limits
@@ -49,9 +53,9 @@ from vitsearch.methods.space_study import Evolved, Training, read_evolution
 from vitsearch.spaces import SPACES, cost_of
 from vitsearch.spaces.windowed import DIMENSIONS, Windowed
 from vitsearch.training.distill import distillation
-from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.recipe import RECIPES, change
-from vitsearch.training.run import Machine
+from vitsearch.training.run import Machine, train_network
 from vitsearch.training.subnets import draw
 
 INITIAL = cast(Windowed, SPACES["s3-initial"])
@@ -306,6 +310,31 @@ def test_the_supernet_of_every_space_has_the_teacher(tmp_path: Path, monkeypatch
     assert [plan.distillation for plan in plans] == [taught]
     with pytest.raises(BadStudy, match="was made with training="):
         evolve_space(TWO, out=tmp_path / "guided", resume=True, **SETTINGS)
+
+
+def test_a_space_that_has_not_moved_keeps_its_supernet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[bool] = []
+
+    def watched(plan: TrainingPlan, out: Path, **options: Any) -> Any:
+        trained.append(not (out / "result.json").exists())
+        return train_network(plan, out, **options)
+
+    monkeypatch.setattr(space_evolution, "train_network", watched)
+    still = SETTINGS | {"rules": replace(SETTINGS["rules"], tau=1e6)}
+    found = evolve_space(TWO, out=tmp_path / "still", iterations=1, **still)
+    assert trained == [True, False] and len({space["name"] for space in found.spaces}) == 1
+    first, second = (tmp_path / "still" / f"supernet-{number}" for number in (0, 1))
+    assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
+    shutil.rmtree(second)
+    (tmp_path / "still" / ".supernet-1.copy").mkdir()  # killed while it was copied
+    journal = tmp_path / "still" / "trials.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:-1]))
+    again = evolve_space(TWO, out=tmp_path / "still", iterations=1, resume=True, **still)
+    assert shown(again) == shown(found) and second.is_dir()
+    train_network(read_plan(second)[0], tmp_path / "anew", machine=still["machine"])
+    anew = load_file(tmp_path / "anew" / "model.safetensors")
+    assert all(torch.equal(anew[name], weights) for name, weights in load_file(second / "model.safetensors").items())
 
 
 def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:

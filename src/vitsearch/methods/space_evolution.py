@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -160,6 +161,16 @@ def evolve_space(
     return read_evolution(path)
 
 
+def take_over(finished: Path, folder: Path) -> None:
+    """A copy of a training, whole or not there: with the same space, recipe and seed, another would be the same."""
+    if folder.exists():
+        return
+    unfinished = folder.with_name(f".{folder.name}.copy")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(finished, unfinished)
+    unfinished.rename(folder)
+
+
 class Evolution:
     """The loop. What is written is computed again where that costs nothing, and must be the same."""
 
@@ -178,9 +189,11 @@ class Evolution:
         self.journal, self.moves, self.allow_changed, self.progress = journal, moves, allow_changed, progress
         moves.cut(1 << 62)  # whole lines only
         self.trial, self.row = 0, 0
+        self.spaces: list[Windowed] = []
 
     def run(self, space: Windowed) -> None:
         for iteration in range(self.plan.iterations + 1):
+            self.spaces.append(space)
             constrained, share = self.constraint(space, iteration)
             groups = self.groups(space, iteration, constrained)
             if iteration == self.plan.iterations:
@@ -269,6 +282,9 @@ class Evolution:
         def told(done: int, total: int, note: str = "") -> None:
             self.tick(done, total, f"supernet {iteration} {note}".rstrip())
 
+        if iteration and self.spaces[iteration - 1].name == space.name:
+            log.warning("note: nothing has moved: space %d has the supernet of space %d", iteration, iteration - 1)
+            take_over(self.path / f"supernet-{iteration - 1}", folder)
         options = {"machine": self.machine, "resume": True, "allow_changed": self.allow_changed}
         train_network(training, folder, progress=told, **options)
         judging = plan.training.images

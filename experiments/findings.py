@@ -6,6 +6,7 @@ python experiments/findings.py [--check]
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -93,6 +94,20 @@ def prenas() -> list[list[str]]:
     ]
 
 
+def spaces() -> list[list[str]]:
+    """Of each move of the space."""
+    rows = result("s3_cifar10")["summary"]
+    pairs = list(pairwise(rows))
+    errors, networks = (
+        "; ".join(f"{a['space']} to {b['space']} {apart(b[name])}" for a, b in pairs)
+        for name in ("et_error_minus_before", "retrained_minus_before")
+    )
+    return [
+        ["Does moving the space make the error of its networks smaller?", errors, "s3.md"],
+        ["Is the best network below the same MACs better then, from scratch?", networks, "s3.md"],
+    ]
+
+
 def guidance() -> list[str]:
     found = result("distillation-flowers102-96px")
     found |= found["difference"]
@@ -101,7 +116,7 @@ def guidance() -> list[str]:
 
 
 def main() -> None:
-    rows = [*proxies(), dss(), *discovered(), *winners(), *supernet(), *prenas(), guidance()]
+    rows = [*proxies(), dss(), *discovered(), *winners(), *supernet(), *prenas(), *spaces(), guidance()]
     lines = ["| question | answer | more |", "|---|---|---|"]
     lines += [f"| {what} | {answer} | [{page}]({page}) |" for what, answer, page in rows]
     put("findings.md", __file__, "\n".join(["", *lines, ""]))

@@ -75,6 +75,23 @@ def prenas_training(found: Row) -> Figure:
     return figure
 
 
+def s3_cifar10(found: Row) -> Figure:
+    """Errors of drawn networks of every space, a line for each seed; and the best networks against their MACs."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6))
+    for number, summary in enumerate(found["summary"]):
+        colour, label = f"C{number}", f"space {summary['space']}"
+        own = [row["spaces"][number] for row in found["cells"]]
+        for place, one in enumerate(own):
+            shares = [(rank + 1) / len(one["errors"]) for rank in range(len(one["errors"]))]
+            left.step(one["errors"], shares, where="post", color=colour, label=None if place else label, linewidth=1)
+        best = [one["best"] for one in own if one["best"] is not None]
+        right.scatter([one["macs"] / 1e6 for one in best], [one["retrained_top1"] for one in best], color=colour, s=24)
+    left.set(xlabel="error in the supernet, validation (%)", ylabel="share of networks")
+    left.legend(frameon=False, fontsize=8)
+    right.set(xlabel=f"MACs (millions) of the best below {found['max_macs']}", ylabel="from scratch, test (%)")
+    return figure
+
+
 def proxy_winners(found: Row) -> Figure:
     """What was chosen, by whom, beside its size; bars reach from seed to seed."""
     spaces = list(dict.fromkeys(row["space"] for row in found["rows"]))
@@ -101,6 +118,7 @@ def proxy_winners(found: Row) -> Figure:
 FIGURES: dict[str, Callable[[Row], Figure]] = {
     "cifar10_supernet": cifar10_supernet,
     "prenas_training": prenas_training,
+    "s3_cifar10": s3_cifar10,
     "proxy_winners": proxy_winners,
 }
 

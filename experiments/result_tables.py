@@ -193,13 +193,44 @@ def s3_cifar10(found: Row) -> list[str]:
             row["space"],
             value(row["et_error"]),
             apart(row["et_error_minus_before"]),
-            value(row["retrained_top1"]),
-            apart(row["retrained_minus_before"]),
+            f"{million(row['mean_macs']['mean'])}, {million(row['mean_params']['mean'])}",
         ]
         for row in found["summary"]
     ]
-    names = ["space", "E-T error", "less the space before", "best network, retrained", "less that of the space before"]
-    return table(names, rows)
+    names = ["space", "E-T error", "less the space before", "mean MACs and parameters"]
+    best = [
+        [
+            row["space"],
+            value(row["retrained_top1"]),
+            apart(row["retrained_minus_before"]),
+            f"{million(row['macs']['mean'])}, {million(row['params']['mean'])}" if row["macs"] else "",
+        ]
+        for row in found["summary"]
+    ]
+    titles = ["space", f"best network below {found['max_macs']} MACs, from scratch", *names[2:]]
+    return [*table(names, rows), "", *table(titles, best), "", *moves_by_seed(found)]
+
+
+def moves_by_seed(found: Row) -> list[str]:
+    """Every dimension of a stage that moved with some seed, with its slopes and steps in all of them."""
+    seeds = sorted(found["cells"], key=lambda row: row["seed"])
+    places = dict.fromkeys((one["iteration"], one["stage"], one["dimension"]) for one in seeds[0]["moves"])
+    rows = []
+    for place in places:
+        own = [
+            next(one for one in row["moves"] if (one["iteration"], one["stage"], one["dimension"]) == place)
+            for row in seeds
+        ]
+        if any(one["choices"] != one["new_choices"] for one in own):
+            step, stage, dimension = place
+            rows.append([f"{'ABCDEFGH'[step]} -> {'ABCDEFGH'[step + 1]}", str(stage), f"`{dimension}`"])
+            rows[-1] += ["stays" if one["slope"] is None else moved(one) for one in own]
+    return table(["move", "stage", "dimension", *(f"seed {row['seed']}" for row in seeds)], rows)
+
+
+def moved(move: Row) -> str:
+    still = move["choices"] == move["new_choices"]
+    return f"{move['slope']:+.2f}: " + ("stays" if still else "+".join(f"{one:g}" for one in move["new_choices"]))
 
 
 def s3_bias_tables(found: Row) -> list[str]:

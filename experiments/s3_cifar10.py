@@ -15,11 +15,13 @@ import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from readings import between_seeds, difference, spread
 from sittings import Sittings, add_sitting_options
 from teachers import about_teacher, add_teacher_options, guided
+from trainings import how_it_went
 
 from vitsearch.arguments import read_quantity
 from vitsearch.cost import Geometry, Limits
@@ -35,7 +37,7 @@ from vitsearch.study import run_search
 from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe, change
-from vitsearch.training.run import Machine, train_network
+from vitsearch.training.run import Machine, read_training, train_network
 
 SPACE = "s3-initial:embed_dim=64+96+128,num_heads=2+3+4,window_size=4+8"
 STEPS = ["embed_dim=32", "num_heads=1", "window_size=4"]
@@ -117,7 +119,8 @@ def one_seed(options: argparse.Namespace, taught: Distillation | None, seed: int
     errors = errors_by_space(evolved)
     spaces = []
     for number, space in enumerate(evolved.spaces):
-        row = space | {"space": NAMES[number], "errors": errors[number]}
+        row = space | {"space": NAMES[number], "errors": errors[number]} | sizes(evolved, number)
+        row["supernet"] = how_it_went(read_training(evolved.path / f"supernet-{number}"))
         row["best"] = best_network(options, evolved, number, geometry, taught, seed)
         spaces.append(row)
         print(f"seed {seed} space {NAMES[number]}: E-T {space['error']:.2f}, best {row['best']}", flush=True)
@@ -126,6 +129,12 @@ def one_seed(options: argparse.Namespace, taught: Distillation | None, seed: int
             draw(evolved.path, options.out / f"s3_cifar10-{name}.svg")
     shown = [row.to_json() for row in guidelines(evolved)]
     return {"seed": seed, "spaces": spaces, "moves": evolved.moves, "guidelines": shown}
+
+
+def sizes(evolved: Evolved, number: int) -> dict[str, float]:
+    """Of the drawn networks: a space can have smaller errors because its networks are larger."""
+    drawn = evolved.trials_of(number)[: evolved.spaces[number]["drawn"]]
+    return {f"mean_{name}": fmean(one.measured[name] for one in drawn if one.measured) for name in ("params", "macs")}
 
 
 def best_network(
@@ -163,10 +172,11 @@ def best_network(
     plan = TrainingPlan(
         settings=best.settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed, distillation=taught
     )
-    machine = Machine(device=options.device)
+    machine = Machine(device=options.device, compiled=False)  # compiling takes longer than these few epochs save
     retrained = train_network(plan, options.work / f"retrained-{seed}-{number}", machine=machine, resume=True)
     shown = {"settings": best.settings, "params": cost.params, "macs": cost.macs}
-    return shown | {"inherited_top1": best.measured[objective], "retrained_top1": retrained.result["test_top1"]}
+    shown |= {"inherited_top1": best.measured[objective], "retrained_top1": retrained.result["test_top1"]}
+    return shown | how_it_went(retrained)
 
 
 def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -178,7 +188,9 @@ def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"space": NAMES[number], "et_error": spread([one["error"] for one in own])}
         errors = [[one["error"] for one in of] for of in (own, before)]
         row["et_error_minus_before"] = difference(*errors, between_seeds(errors), higher_is_better=False)
-        row["retrained_top1"] = spread([one["best"]["retrained_top1"] for one in own if one["best"] is not None])
+        row |= {name: spread([one[name] for one in own]) for name in ("mean_params", "mean_macs")}
+        for name in ("params", "macs", "inherited_top1", "retrained_top1"):
+            row[name] = spread([one["best"][name] for one in own if one["best"] is not None])
         pairs = [(a["best"], b["best"]) for a, b in zip(own, before, strict=False) if a["best"] and b["best"]]
         top1 = [[pair[place]["retrained_top1"] for pair in pairs] for place in (0, 1)]
         row["retrained_minus_before"] = difference(*top1, between_seeds(top1))

@@ -20,7 +20,7 @@ from vitsearch.spaces import cost_of
 from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import Recipe
-from vitsearch.training.run import Machine, train_network
+from vitsearch.training.run import Machine, Trained, train_network
 
 Row = dict[str, Any]
 
@@ -55,14 +55,19 @@ def train_one(training: Training, folder: Path, machine: Machine) -> Row:
     assert plan.settings is not None
     done = train_network(plan, folder / f"{training.name}-{plan.seed}", machine=machine, resume=True)
     cost: Cost = cost_of(plan.settings, plan.geometry)
+    row = {"name": training.name, "seed": plan.seed, "settings": plan.settings, "params": cost.params}
+    row |= {"macs": cost.macs, "epochs": plan.recipe.epochs, "test_top1": done.result["test_top1"]}
+    return row | how_it_went(done)
+
+
+def how_it_went(done: Trained) -> Row:
+    """The curve, images seen and wall time."""
     curve = [
         {key: row[key] for key in ("epoch", "loss", "validation_top1") if key in row}
         for row in done.epochs
         if "validation_top1" in row
     ]
-    row = {"name": training.name, "seed": plan.seed, "settings": plan.settings, "params": cost.params}
-    row |= {"macs": cost.macs, "curve": curve, "epochs": plan.recipe.epochs}
-    return row | {key: done.result[key] for key in ("test_top1", "images_seen", "seconds")}
+    return {"curve": curve} | {key: done.result[key] for key in ("images_seen", "seconds")}
 
 
 def train_all(

@@ -6,6 +6,7 @@ import importlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from scipy import stats
 
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
+from vitsearch.methods.space_study import read_evolution
 from vitsearch.spaces import SPACES
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, change
@@ -277,7 +279,16 @@ def test_spaces_a_b_and_c_of_s3(tmp_path: Path, experiments: Any, monkeypatch: p
     first, second = found["cells"][0]["spaces"]
     assert found["summary"][1]["et_error_minus_before"]["mean"] == pytest.approx(second["error"] - first["error"])
     assert 0 <= first["best"]["retrained_top1"] <= 100 and len(first["errors"]) == 2
-    assert f"{first['error']:.2f} (one seed)" in experiments("result_tables").s3_cifar10(found)[2]
+    drawn = read_evolution(tmp_path / "evolution-0").trials[: first["drawn"]]
+    assert first["mean_macs"] == pytest.approx(fmean(trial.measured["macs"] for trial in drawn))
+    for one in (first["supernet"], first["best"]):
+        assert len(one["curve"]) == 1 and one["images_seen"] > 0 and one["seconds"] > 0
+    shown = experiments("result_tables").s3_cifar10(found)
+    assert f"{first['error']:.2f} (one seed)" in shown[2]
+    moves = [move for move in found["cells"][0]["moves"] if move["choices"] != move["new_choices"]]
+    assert sum(line.startswith("| A -> B") for line in shown) == len(moves)
+    (drawn_there,) = experiments("result_figures").draw(tmp_path / "results", tmp_path)
+    assert drawn_there.stat().st_size > 1000
     assert all((tmp_path / "results" / f"s3_cifar10-{name}.svg").exists() for name in ("evolution", "depths", "spaces"))
 
 

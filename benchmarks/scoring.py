@@ -41,7 +41,7 @@ from vitsearch.spaces import decode
 
 PROXIES = ("dss", "snip", "synflow", "grad_norm")
 SPACES = ("autoformer-tiny", "autoformer-small", "autoformer-base", "pit")
-CHUNK = {"cpu": 16, "cuda": 2048}
+CHUNK = {"cpu": 48, "cuda": 2048}
 SEARCHES = (
     ("autoformer-tiny", "dss", "fresh"),
     ("autoformer-tiny", "dss", "shared"),

@@ -48,7 +48,7 @@ from vitsearch.training.supernet import accuracy, read_supernet
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
 SUPERNET, PREDICTOR, THROUGHPUT = "supernet:", "predictor:", "throughput"
-CPU_ROOM, CPU_MOST = 1 << 30, 4
+CPU_ROOM, CPU_MOST = 1 << 30, 8
 """On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
 
@@ -159,6 +159,7 @@ class ProxyEvaluator:
             for group in group_by_skeleton(able)
             for start in range(0, len(group), self.at_once)
         ]
+        parts.sort(key=len, reverse=True)  # no core waits long for another at the end
         banks = [self.bank(architectures[part[0]], plans[part[0]]) for part in parts]
 
         def score(part: list[int], bank: WeightBank) -> dict[int, Known]:

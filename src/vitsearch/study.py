@@ -30,7 +30,7 @@ from vitsearch.search import Domain, History, TriedIndex, parse_strategy
 from vitsearch.spaces import SPACES, Space
 
 FORMAT = 1
-CHUNK_ON_CPU, CHUNK_ON_GPU = 16, 2048
+CHUNK_ON_CPU, CHUNK_ON_GPU = 48, 2048
 log = logging.getLogger("vitsearch")
 
 

@@ -19,7 +19,7 @@ from vitsearch.models.initialise import draw_seed
 from vitsearch.models.weights import WeightBank, cut
 from vitsearch.proxies import PROXIES, Subject, batched, group_pass, parse_proxy
 from vitsearch.proxies.batched import BATCHED, score_group
-from vitsearch.proxies.diversity import nuclear_norms, pair_nuclear_norms
+from vitsearch.proxies.diversity import Summed, nuclear_norms, nuclear_norms_of
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.proxies.takers import GradientNorm
 from vitsearch.spaces import SPACES, decode, sample
@@ -230,7 +230,7 @@ def test_what_cannot_be_batched_is_scored_alone() -> None:
 
 
 @pytest.mark.parametrize("spectrum", ["rank one", "decaying", "flat", "zero"])
-def test_pair_nuclear_norms_are_right_whatever_the_spectrum(spectrum: str) -> None:
+def test_nuclear_norms_are_right_whatever_the_spectrum(spectrum: str) -> None:
     """Where the few vectors do not suffice, the bound notices and the exact norm is taken."""
     generator = torch.Generator().manual_seed(0)
     dy = torch.randn(3, 80, 96, generator=generator)
@@ -243,7 +243,7 @@ def test_pair_nuclear_norms_are_right_whatever_the_spectrum(spectrum: str) -> No
     elif spectrum == "zero":
         dy = torch.zeros_like(dy)
     expected = torch.linalg.svdvals((dy.transpose(1, 2) @ x).double()).sum(-1)
-    torch.testing.assert_close(pair_nuclear_norms(dy, x), expected, rtol=1e-4, atol=1e-12)
+    torch.testing.assert_close(nuclear_norms_of(Summed(dy, x)), expected, rtol=1e-4, atol=1e-12)
 
 
 def bank(space: str, weights: str, seed: int = 1) -> WeightBank:

@@ -14,40 +14,73 @@ from vitsearch.architecture import Attention as Block
 from vitsearch.cost import Geometry
 from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.models.layers import Attention
-from vitsearch.proxies import batched, centred
+from vitsearch.proxies import batched, centred, diversity
 from vitsearch.spaces import decode
 
 
 def drawn(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def alike(count: int, tokens: int, width: int, seed: int, spread: float = 0.1) -> Tensor:
-    mean, rest = drawn(count, 1, 1, width, seed=seed), drawn(count, 1, tokens, width, seed=seed + 1)
-    return (mean + spread * rest).detach()
+    return drawn(count, 1, width, seed=seed) + spread * drawn(count, tokens, width, seed=seed + 1)
 
 
-def linear(x: Tensor, half: torch.dtype, back: Tensor) -> tuple[list[Tensor], list[Any]]:
-    """Of fixed weights: outputs and gradient of x, and what was reported."""
-    weight, bias = drawn(7, 5, seed=1).detach().to(x.dtype), drawn(7, seed=2).detach().to(x.dtype)
-    seen: list[Any] = []
+def layer(name: str, weight: Tensor, bias: Tensor) -> centred.Layer:
+    return centred.Layer(name, weight.detach(), weight.detach().to(centred.HALF), bias.detach())
+
+
+def seen_by(half: type[torch.autograd.Function], x: Tensor, back: Tensor, *given: Any) -> tuple[list[Tensor], Any]:
+    """Outputs, gradient of the inputs, and what was told of each layer."""
+    seen: dict[str, dict[str, Any]] = {}
+
+    def told(name: str, weight: Tensor, **found: Any) -> None:
+        assert name not in seen
+        seen[name] = found | {"weight": weight}
+
     x = x.clone().requires_grad_()
-    y = centred.CentredLinear.apply(x, weight, weight.to(half), bias, lambda *given: seen.append(given), True)
-    (dx,) = torch.autograd.grad(y, [x], back.to(x.dtype))
-    exact = F.linear(x.double(), weight.double(), bias.double()), back @ weight.double()
-    return [y.detach(), dx, *(one.detach() for one in exact)], seen
+    y = half.apply(x, *given, told)
+    return [y.detach(), *torch.autograd.grad(y, [x], back)], seen
 
 
-def test_linear_layers_are_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, back = alike(3, 11, 5, seed=3), alike(3, 11, 7, seed=5)
-    (y, dx, *exact), _ = linear(x.float(), torch.bfloat16, back)
-    errors = [float((one - other).abs().max()) for one, other in zip((y, dx), exact, strict=True)]
-    assert 1e-5 < max(errors) < 0.1 * 2**-7 * 3 * 5  # bfloat16 of the rest, which is a tenth
+def exactly(x: Tensor, back: Tensor, run: Any, *weights: Tensor) -> list[Tensor]:
+    """The same by the definition, one network at a time; then gradients of the weights."""
+    found = []
+    for one, gradient in zip(x, back, strict=True):
+        inputs = one.clone().requires_grad_()
+        y = run(inputs)
+        found.append([y.detach(), *torch.autograd.grad(y, [inputs, *weights], gradient)])
+    return [torch.stack(values) for values in zip(*found, strict=True)]
+
+
+def mlp(dtype: torch.dtype) -> tuple[list[Tensor], Any, list[Tensor]]:
+    x, back = (alike(3, 11, 6, seed=seed).to(dtype) for seed in (3, 5))
+    weights = [drawn(10, 6, seed=1), drawn(6, 10, seed=2)]
+    biases = [drawn(10, seed=7), drawn(6, seed=8)]
+    layers = [
+        layer(name, weight.to(dtype), bias.to(dtype))
+        for name, weight, bias in zip(("first", "second"), weights, biases, strict=True)
+    ]
+    found, seen = seen_by(centred.MlpHalf, x, back, *layers, 1e-6)
+    leaves = [weight.requires_grad_() for weight in weights]
+
+    def run(one: Tensor) -> Tensor:
+        hidden = F.gelu(F.linear(F.layer_norm(one, (6,), eps=1e-6), leaves[0], biases[0]))
+        return one + F.linear(hidden, leaves[1], biases[1])
+
+    return found, seen, exactly(x.double(), back.double(), run, *leaves)
+
+
+def test_mlps_are_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, exact = mlp(torch.float32)
+    errors = [float((one - other).norm() / other.norm()) for one, other in zip(found, exact, strict=False)]
+    assert 1e-5 < max(errors) < 2**-8  # less than bfloat16 has: it is one of the rest, which is a tenth
     monkeypatch.setattr(centred, "HALF", torch.float64)
-    (y, dx, *exact), seen = linear(x, torch.float64, back)
-    torch.testing.assert_close([y, dx], exact, rtol=1e-12, atol=1e-12)
-    (given,) = seen
-    torch.testing.assert_close(given, (x, back, y), rtol=0, atol=0)
+    found, seen, (*expected, first, second) = mlp(torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    for name, gradient in (("first", first), ("second", second)):
+        saliency = (gradient * seen[name]["weight"]).sum((1, 2))
+        torch.testing.assert_close(seen[name]["saliency"], saliency, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("distance", [0, 2, 14])
@@ -56,19 +89,43 @@ def test_attention_is_the_definition(monkeypatch: pytest.MonkeyPatch, distance: 
     monkeypatch.setattr(centred, "HALF", torch.float64)
     side, heads, width = 4, 2, 8
     torch.manual_seed(0)
-    layer = Attention(24, Block(heads=heads, head_dim=width, hidden=4, relative_distance=distance), side).double()
-    for parameter in layer.parameters():
-        torch.nn.init.normal_(parameter)
-    qkv, back = drawn(3, side**2 + 1, 3, heads, width, seed=0), drawn(3, heads, side**2 + 1, width, seed=1)
+    block = Block(heads=heads, head_dim=width, hidden=4, relative_distance=distance)
+    attention = Attention(24, block, side, fused=False).double()
+    for parameter in attention.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
     position = None
-    if layer.relative is not None:
-        tables = {name: table.detach() for name, table in layer.relative.named_parameters()}
+    if attention.relative is not None:
+        tables = {name: table.detach() for name, table in attention.relative.named_parameters()}
         position = centred.relative(side, distance, tables)
-    ours = centred.CentredAttention.apply(qkv, layer.scale, position)
-    definition = layer.explicit_form(*qkv.permute(2, 0, 3, 1, 4))
-    torch.testing.assert_close(ours, definition, rtol=1e-10, atol=1e-10)
-    found, exact = (torch.autograd.grad(out, [qkv], back) for out in (ours, definition))
-    torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9)
+    qkv, proj = attention.qkv, attention.proj
+    layers = layer("qkv", qkv.weight, qkv.bias), layer("proj", proj.weight, proj.bias)
+    x, back = (alike(3, side**2 + 1, 24, seed=seed) for seed in (0, 4))
+    found, seen = seen_by(centred.AttentionHalf, x, back, *layers, heads, position, 1e-6)
+
+    def run(one: Tensor) -> Tensor:
+        y: Tensor = attention(F.layer_norm(one, (24,), eps=1e-6)[None])[0]
+        return one + y
+
+    *expected, of_qkv, of_proj = exactly(x, back, run, qkv.weight, proj.weight)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for name, gradient in (("qkv", of_qkv), ("proj", of_proj)):
+        formed = seen[name]["gradient"].formed(torch.arange(3))
+        torch.testing.assert_close(formed, gradient, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("small", [1e-6, 1e-3, 1.0, 0.0])
+@pytest.mark.parametrize("decay", [0, -6])
+def test_nuclear_norms_around_an_outer_product(small: float, decay: int) -> None:
+    """Whatever the spectrum: where few vectors do not suffice, the bound notices."""
+    x = drawn(3, 80, 64, seed=0) * torch.logspace(0, decay, 64, dtype=torch.float64)
+    dy, left, right = (drawn(*shape, seed=seed) for seed, shape in enumerate([(3, 80, 96), (3, 96), (3, 64)], 1))
+    dy, x = (one.to(torch.bfloat16).flatten(0, 1) for one in (small / 80 * dy, x))
+    around = diversity.Around(left.float(), right.float(), dy, x)
+    gradients = left[..., None] * right[:, None]
+    gradients = gradients + dy.double().view(3, 80, -1).mT @ x.double().view(3, 80, -1)
+    expected = torch.linalg.svdvals(gradients).sum(-1)
+    assert around.sizes == (80, 96, 64)
+    torch.testing.assert_close(diversity.nuclear_norms_of(around), expected, rtol=2e-3 * small + 1e-4, atol=0)
 
 
 @pytest.mark.parametrize("space", ["autoformer-micro", "autoformer-tiny-plain"])

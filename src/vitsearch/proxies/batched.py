@@ -5,7 +5,7 @@ backward pass hands each linear layer its inputs X and output gradients dY for e
 what it needs (`takers.py`):
 
     sum(g w)     = sum(dY * Y) over tokens, since Y = X w^T            (DSS's MLP term, SynFlow, plain)
-    ||g||_nuc    from products of g = dY^T X with a few vectors         (DSS's attention term; see `pair_nuclear_norms`)
+    ||g||_nuc    from products of g = dY^T X with a few vectors         (DSS's attention term; see `nuclear_norms_of`)
     |g w|, |g|   from g itself                                          (SNIP, gradient norm, ...)
     theta^T H g  from derivatives of X and dY along theta               (GraSP; see `along.py`)
     g_i . g_j    from the gradients by way of every single image        (NTK)

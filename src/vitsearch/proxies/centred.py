@@ -1,28 +1,33 @@
-"""Layers for tokens that are nearly alike, with their matrix products in bfloat16.
+"""Half blocks for tokens that are nearly alike, with their matrix products in bfloat16.
 
-In the absolute network on an image of ones a token differs from the mean of all by about a tenth. So with
+In the absolute network on an image of ones a token differs from the mean of all by about a tenth. So tokens go through
+as a base, one row for each network, and what differs from it:
 
-    x = mean + rest,        x W^T = mean W^T + rest W^T
+    x = base + rest,        x W^T = base W^T + rest W^T
 
-the first product, one row for each network, is one of float32; the second, with all the work, goes through the
-processor's units for bfloat16, which are twice as fast, and their rounding of one part in 500 is one of the rest alone.
-In attention nothing but the rest of keys and values counts: softmax does not see what it adds to a whole row of logits,
-and its rows sum up to one. Scores of DSS keep five digits, where bfloat16 without the means would leave three.
+The first product is one of float32; the second, with all the work, goes through the processor's units for bfloat16,
+which are twice as fast, and their rounding of one part in 500 is one of the rest alone. Scores of DSS keep five digits,
+where bfloat16 without the base would leave three. The sums of DSS are taken here too, since gradients, a sum over all
+tokens, come in the same two parts: with dy = base' + rest', where one of the rests sums up to zero,
+
+    dy^T x = (outer product of two sums over tokens) + rest'^T rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitsearch.models.layers import FusedMaps, fused_maps
-from vitsearch.proxies.reporting import LinearReport
+from vitsearch.proxies.diversity import Around
 
 HALF = torch.bfloat16
+Told = Callable[..., None]
+"""With the name of a layer and its weight: `gradient` of one of attention, or `saliency` of one of an MLP."""
 
 
 def pays(device: torch.device) -> bool:
@@ -30,30 +35,41 @@ def pays(device: torch.device) -> bool:
     return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
 
 
-def rest_of(x: Tensor, mean: Tensor) -> Tensor:
-    return (x - mean).to(HALF)
+def apart(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of [n, S, C] the mean over tokens [n, C], and the rest [n S, C] in half precision."""
+    mean = x.mean(1)
+    return mean, (x - mean[:, None]).to(HALF).flatten(0, 1)
 
 
-class CentredLinear(torch.autograd.Function):
-    """As `TracedLinear`, over tokens [n, rows, S, channels]. `half` is the weight in bfloat16."""
+def together(base: Tensor, rest: Tensor) -> Tensor:
+    return rest.to(base.dtype).view(len(base), -1, base.shape[-1]).add_(base[:, None])
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, half: Tensor, bias: Tensor, report: LinearReport, keep: bool
-    ) -> Tensor:
-        mean = x.mean(2, keepdim=True)
-        y = F.linear(rest_of(x, mean), half).to(x.dtype).add_(F.linear(mean, weight, bias))
-        ctx.save_for_backward(x, weight, half, y if keep else None)
-        ctx.report = report
-        return y
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, half, y = ctx.saved_tensors
-        (dy,) = gradients
-        ctx.report(x, dy, y)
-        mean = dy.mean(2, keepdim=True)
-        return (rest_of(dy, mean) @ half).to(dy.dtype).add_(mean @ weight), None, None, None, None, None
+class Layer(NamedTuple):
+    """A linear layer; `half` is its weight in half precision."""
+
+    name: str
+    weight: Tensor
+    half: Tensor
+    bias: Tensor
+
+    def there(self, base: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+        return F.linear(base, self.weight, self.bias), F.linear(rest, self.half)
+
+    def back(self, base: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+        return base @ self.weight, rest @ self.half
+
+
+class Normal:
+    """Layer norm, without weight and bias, and its way back."""
+
+    def __init__(self, x: Tensor, eps: float) -> None:
+        self.x = x
+        self.y, self.mean, self.rate = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
+
+    def back(self, dy: Tensor) -> Tensor:
+        given = (self.x.shape[-1:], self.mean, self.rate, None, None, [True, False, False])
+        return torch.ops.aten.native_layer_norm_backward(dy, self.x, *given)[0]  # type: ignore[no-any-return]
 
 
 class Relative(NamedTuple):
@@ -61,16 +77,23 @@ class Relative(NamedTuple):
 
     maps: FusedMaps
     keys: Tensor
-    """[V, D]: the vectors of all offsets, of keys, in bfloat16."""
+    """[V, D]: the vectors of all offsets, of keys, in half precision."""
     values: Tensor
+    cells: Tensor
+    """[S, E]: without their mean over tokens, as keys and values have them."""
+    base: Tensor
+    """[D] and [S, D]: what even attention would give, its mean over tokens and the rest."""
+    rest: Tensor
 
-    def beside(self, by_vector: Tensor) -> Tensor:
-        """[n, H, S, V], of a query with all vectors, to [n, H, S, E], those it needs for each cell."""
-        return by_vector.gather(-1, self.maps.of_cell.expand(*by_vector.shape[:2], -1, -1))
+    def beside(self, x: Tensor, vectors: Tensor) -> Tensor:
+        """From [N, S, D] to [N, S, E]: products of each query with those vectors that it needs for each cell."""
+        products = (x.flatten(0, 1) @ vectors.T).view(*x.shape[:2], -1)
+        return products.gather(-1, self.maps.of_cell.expand(len(x), -1, -1))
 
-    def by_vector(self, beside: Tensor) -> Tensor:
+    def back(self, beside: Tensor, vectors: Tensor) -> Tensor:
         """The way back, which is its gradient too: no place but the spare one is read twice."""
-        return beside.gather(-1, self.maps.of_vector.expand(*beside.shape[:2], -1, -1))
+        by_vector = beside.gather(-1, self.maps.of_vector.expand(len(beside), -1, -1))
+        return (by_vector.flatten(0, 1) @ vectors).view(*beside.shape[:2], -1)
 
 
 def relative(side: int, distance: int, tables: Mapping[str, Tensor]) -> Relative:
@@ -83,58 +106,152 @@ def relative(side: int, distance: int, tables: Mapping[str, Tensor]) -> Relative
         found = torch.cat([choice @ rows, choice @ columns, rows[:1] + columns[:1]])
         return F.pad(found, (0, 0, 0, maps.own.shape[1] - len(found)))
 
-    return Relative(maps, vectors("key").to(HALF), vectors("value"))
+    keys, values = vectors("key"), vectors("value")
+    mean, cells = apart(maps.key_cells.to(values.dtype)[None])
+    even = (mean.expand(len(maps.of_vector), -1).gather(-1, maps.of_vector) + maps.own.to(values.dtype)) @ values
+    base, rest = apart(even[None])
+    return Relative(maps, keys.to(HALF), values.to(HALF), cells, base[0], rest)
 
 
-class CentredAttention(torch.autograd.Function):
-    """softmax(q k^T scale) v of [n, S, 3, H, D], as [n, H, S, D]. The relative position is more channels of q, k and v.
+class Attended:
+    """softmax(q k^T scale) v of tokens as base and rest, of which the rest sums up to zero.
 
     With a bar for means over tokens, a' = a - bar a, and P = softmax(L), whose rows sum up to one,
 
         L_ij = scale q_i . k'_j      + what is the same for all j
         out  = bar v + (P - 1 / S) v'
         dP   = dout_i . v'_j         + what is the same for all j, which softmax's gradient does not see
-        dv   = (sum_i P_ij) bar dout + (P - 1 / S)^T dout'
+        dv   = bar dout + (P - 1 / S)^T dout
         dq   = dL k',       dk = dL^T q       as the rows of dL sum up to zero
+
+    The relative position is more channels of q, k and v.
     """
 
+    def __init__(self, base: Tensor, rest: Tensor, heads: int, position: Relative | None) -> None:
+        self.position, self.heads, count = position, heads, len(base)
+        q, k, v = rest.view(count, -1, 3, heads, base.shape[-1] // (3 * heads)).permute(2, 0, 3, 1, 4)
+        of_queries, _, self.of_values = base.view(count, 3, heads, 1, -1).unbind(1)
+        self.tokens, self.width = q.shape[-2:]
+        self.scale = self.width**-0.5
+        self.q = self.widened(q, of_queries * self.scale, self.scale)
+        if position is not None:
+            self.q[..., self.width :] = position.beside(self.q[..., : self.width], position.keys)
+        self.k, self.v = (self.widened(one) for one in (k, v))
+        self.weights = torch.bmm(self.q, self.k.mT).to(base.dtype).softmax(-1)
+        self.uneven = (self.weights - 1 / self.tokens).to(HALF)
+
+    def widened(self, rest: Tensor, base: Tensor | None = None, scale: float = 1.0) -> Tensor:
+        """From [n, H, S, D] to [n H, S, D + E]; without a base, as keys and values have it, with the cells."""
+        more = 0 if self.position is None else self.position.cells.shape[-1]
+        wide = rest.new_empty(*rest.shape[:-1], self.width + more)
+        if base is not None:
+            torch.add(base.to(HALF), rest, alpha=scale, out=wide[..., : self.width])
+        else:
+            wide[..., : self.width] = rest
+            if self.position is not None:
+                wide[..., self.width :] = self.position.cells
+        return wide.flatten(0, 1)
+
+    def out(self) -> tuple[Tensor, Tensor]:
+        """[n, C] and [n S, C]."""
+        both = torch.bmm(self.uneven, self.v)
+        base, rest = self.of_values, self.narrowed(both, None if self.position is None else self.position.values)
+        if self.position is not None:
+            base, rest = base + self.position.base, rest.add_(self.position.rest)
+        return base.flatten(1), rest.transpose(1, 2).flatten(0, 1).flatten(1)
+
+    def narrowed(self, both: Tensor, vectors: Tensor | None) -> Tensor:
+        """From [n H, S, D + E] to [n, H, S, D]."""
+        found = both[..., : self.width]
+        if self.position is not None and vectors is not None:
+            found = self.position.back(both[..., self.width :], vectors).add_(found)
+        return found.view(-1, self.heads, self.tokens, self.width)
+
+    def back(self, base: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+        """From those of the outputs those of the values, [n, C], and of all inputs, [n S, 3 C]."""
+        shape = (len(base), self.tokens, self.heads, self.width)
+        wide = self.widened(rest.view(shape).transpose(1, 2), base.view(len(base), self.heads, 1, self.width))
+        full = wide[..., : self.width]
+        if self.position is not None:
+            wide[..., self.width :] = self.position.beside(full, self.position.values)
+        even = torch.bmm(wide, self.v.mT).to(base.dtype)
+        of_logits = torch._softmax_backward_data(even, self.weights, -1, base.dtype).to(HALF)
+        dq = self.narrowed(torch.bmm(of_logits, self.k), None if self.position is None else self.position.keys)
+        found = rest.new_empty(len(base), self.tokens, 3, self.heads, self.width)
+        torch.mul(dq.transpose(1, 2), self.scale, out=found[:, :, 0])
+        others = (of_logits.mT, self.q[..., : self.width]), (self.uneven.mT, full)
+        for place, pair in enumerate(others, 1):
+            found[:, :, place] = torch.bmm(*pair).view(-1, self.heads, self.tokens, self.width).transpose(1, 2)
+        return base, found.view(len(rest), -1)
+
+
+class AttentionHalf(torch.autograd.Function):
+    """x + attention(norm(x)), over [n, S, C]."""
+
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, scale: float, position: Relative | None) -> Tensor:
-        tokens, width, dtype = qkv.shape[1], qkv.shape[-1], qkv.dtype
-        mean = qkv.mean(1, keepdim=True)
-        mean[:, :, 0] = 0  # of queries nothing is left out
-        q, k, v = rest_of(qkv, mean).permute(2, 0, 3, 1, 4)
-        if position is not None:
-            cells = position.maps.key_cells.to(dtype)
-            cell_mean = cells.mean(0)
-            own_cells = rest_of(cells, cell_mean).expand(*k.shape[:-1], -1)
-            q = torch.cat([q, position.beside(q @ position.keys.T)], -1)
-            k, v = torch.cat([k, own_cells], -1), torch.cat([v, own_cells], -1)
-        weights = (q @ k.mT).to(dtype).mul_(scale).softmax(-1)
-        uneven = (weights - 1 / tokens).to(HALF)
-        ctx.save_for_backward(q, k, v, weights, uneven)
-        ctx.scale, ctx.width, ctx.position = scale, width, position
-        both = uneven @ v
-        out = both[..., :width].to(dtype).add_(mean[:, :, 2].transpose(1, 2))
-        if position is not None:
-            mass = both[..., width:].to(dtype).add_(cell_mean)
-            out += (position.by_vector(mass) + position.maps.own) @ position.values
-        return cast(Tensor, out)
+    def forward(
+        ctx: Any, x: Tensor, qkv: Layer, proj: Layer, heads: int, position: Relative | None, eps: float, told: Told
+    ) -> Tensor:
+        ctx.normal = Normal(x, eps)
+        ctx.inputs = apart(ctx.normal.y)
+        ctx.attended = Attended(*qkv.there(*ctx.inputs), heads, position)
+        ctx.outputs = ctx.attended.out()
+        ctx.layers, ctx.told = (qkv, proj), told
+        return together(*proj.there(*ctx.outputs)).add_(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, weights, uneven = ctx.saved_tensors
-        (gradient,), width, position = gradients, ctx.width, cast(Relative | None, ctx.position)
-        dtype, half = gradient.dtype, gradient.to(HALF)
-        if position is not None:
-            half = torch.cat([half, position.beside(half @ position.values.to(HALF).T)], -1)
-        of_logits = torch._softmax_backward_data((half @ v.mT).to(dtype), weights, -1, dtype)
-        half = of_logits.mul_(ctx.scale).to(HALF)
-        both = half @ k
-        dq = both[..., :width]
-        if position is not None:
-            dq = dq + position.by_vector(both[..., width:]) @ position.keys
-        dk = half.mT @ q[..., :width]
-        mean = gradient.mean(-2, keepdim=True)
-        dv = (uneven.mT @ rest_of(gradient, mean)).to(dtype).add_(weights.sum(-2)[..., None] * mean)
-        return torch.stack([one.transpose(1, 2).to(dtype) for one in (dq, dk, dv)], 2), None, None
+        (dy,), (qkv, proj) = gradients, ctx.layers
+        (mean, rest), (base, outputs), tokens = ctx.inputs, ctx.outputs, dy.shape[1]
+        d_mean, d_rest = apart(dy)
+        right = over_tokens(outputs, len(dy)).add_(base, alpha=tokens)
+        ctx.told(proj.name, proj.weight, gradient=Around(d_mean, right, d_rest, outputs))
+        d_values, d_qkv = ctx.attended.back(*proj.back(d_mean, d_rest))
+        left = over_tokens(d_qkv, len(dy))
+        left[:, -d_values.shape[-1] :].add_(d_values, alpha=tokens)
+        ctx.told(qkv.name, qkv.weight, gradient=Around(left, mean, d_qkv, rest))
+        of_values = d_values @ qkv.weight[-d_values.shape[-1] :]
+        return ctx.normal.back(together(of_values, d_qkv @ qkv.half)).add_(dy), *[None] * 6
+
+
+class MlpHalf(torch.autograd.Function):
+    """x + MLP(norm(x)), over [n, S, C]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, first: Layer, second: Layer, eps: float, told: Told) -> Tensor:
+        ctx.normal = Normal(x, eps)
+        ctx.base, rest = first.there(*apart(ctx.normal.y))
+        ctx.hidden = together(ctx.base, rest)
+        base = F.gelu(ctx.base)
+        active = F.gelu(ctx.hidden).sub_(base[:, None]).to(HALF)
+        ctx.y = together(*second.there(base, active.flatten(0, 1)))
+        ctx.layers, ctx.told = (first, second), told
+        return ctx.y + x  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """sum(g w) = sum over tokens of dy . (w x), of outputs, or of (dy w) . x, of inputs, whichever are fewer."""
+        (dy,), (first, second) = gradients, ctx.layers
+        mean, rest = apart(dy)
+        of_bias = dy.shape[1] * (mean.double() @ second.bias.double())
+        ctx.told(second.name, second.weight, saliency=product(dy, ctx.y) - of_bias)
+        base, rest = second.back(mean, rest)
+        base, full = (
+            torch.ops.aten.gelu_backward(one, inputs)
+            for one, inputs in ((base, ctx.base), (together(base, rest), ctx.hidden))
+        )
+        full = together(*first.back(base, full.sub_(base[:, None]).to(HALF).flatten(0, 1)))
+        ctx.told(first.name, first.weight, saliency=product(full, ctx.normal.y))
+        return ctx.normal.back(full).add_(dy), *[None] * 4
+
+
+def over_tokens(rest: Tensor, count: int) -> Tensor:
+    """The sum of [n S, C], as [n, C]: a product adds up in float32."""
+    rest = rest.view(count, -1, rest.shape[-1])
+    total = torch.bmm(rest.new_ones(()).expand(count, 1, rest.shape[1]), rest)[:, 0]
+    return total.to(torch.promote_types(rest.dtype, torch.float32))
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """The sum of x y for each network, [n] in float64."""
+    return (x.flatten(1)[:, None] @ y.flatten(1)[..., None]).double()[:, 0, 0]

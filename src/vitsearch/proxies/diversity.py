@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -110,43 +111,98 @@ def _gram(matrix: Tensor) -> Tensor:
 
 
 PROBES, CHECKS, TOLERANCE = 28, 4, 1e-4
+PROBES_AROUND = 20
+"""Fewer will do where the largest part is known."""
 
 
-def pair_nuclear_norms(dy: Tensor, x: Tensor) -> Tensor:
-    """Nuclear norms of the gradients g = dy^T x of many networks, [n, tokens, outputs] and [n, tokens, inputs].
+class Summed(NamedTuple):
+    """Gradients g = dy^T x of many networks, [n, tokens, outputs] and [n, tokens, inputs]."""
+
+    dy: Tensor
+    x: Tensor
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.dy.shape[-2], self.dy.shape[-1], self.x.shape[-1]
+
+    def explored(self) -> tuple[Tensor, Tensor]:
+        """s^T g, for a basis s of the products of g with random vectors; and what lies outside, of some others."""
+        products = self.dy.mT @ (self.x @ _probes(self.x, PROBES))  # g v, without forming g
+        probes, checks = products[..., :PROBES], products[..., PROBES:]
+        span = _orthonormal(probes.double()).to(probes.dtype)  # [n, outputs, k]
+        return (self.dy @ span).mT @ self.x, checks - span @ (span.mT @ checks)
+
+    def formed(self, chosen: Tensor) -> Tensor:
+        return self.dy[chosen].mT @ self.x[chosen]
+
+
+class Around(NamedTuple):
+    """Gradients g = left right^T + dy^T x, [n, outputs] and [n, inputs]; [n tokens, outputs] and [n tokens, inputs].
+
+    The second part is small, and in half precision.
+    """
+
+    left: Tensor
+    right: Tensor
+    dy: Tensor
+    x: Tensor
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return len(self.dy) // len(self.left), self.dy.shape[-1], self.x.shape[-1]
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        dy, x = (one.view(len(self.left), -1, one.shape[-1]) for one in (self.dy, self.x))
+        return dy, x
+
+    def explored(self) -> tuple[Tensor, Tensor]:
+        """As `Summed` does it; the direction of `left` comes first, and the basis is of what is outside of it."""
+        dy, x = self.parts()
+        size = torch.linalg.vector_norm(self.left, dim=1, keepdim=True)
+        first = (self.left / size)[..., None]
+        products = torch.bmm(dy.mT, (self.x @ _probes(self.x, PROBES_AROUND)).view(*x.shape[:2], -1)).to(first.dtype)
+        products -= first @ (first.mT @ products)
+        probes, checks = products[..., :PROBES_AROUND], products[..., PROBES_AROUND:]
+        span = _orthonormal(probes)
+        inside = torch.bmm(torch.bmm(dy, torch.cat([first, span], -1).to(dy.dtype)).mT, x).to(first.dtype)
+        inside[:, 0] += size * self.right
+        return inside, checks - span @ (span.mT @ checks)
+
+    def formed(self, chosen: Tensor) -> Tensor:
+        dy, x = (one[chosen] for one in self.parts())
+        return (dy.mT @ x).to(self.left.dtype).add_(self.left[chosen, :, None] * self.right[chosen, None])
+
+
+def nuclear_norms_of(gradients: Summed | Around) -> Tensor:
+    """Nuclear norms of the gradients of many networks, [n] in float64.
 
     In the absolute network these gradients are of rank one up to about 1e-3. So their singular values are taken on the
     span of their products with a few random vectors, and what lies outside is bounded by those with others:
     nuc(rest) <= sqrt(rank) ||rest||_F. Where the bound is above the tolerance, g is formed and its norm exact.
     """
-    inputs, outputs = x.shape[-1], dy.shape[-1]
-    rank = min(x.shape[-2], inputs, outputs)
+    rank = min(gradients.sizes)
     if rank <= 2 * PROBES:
-        return nuclear_norms_of_stack(dy.transpose(1, 2) @ x)
-    products = dy.transpose(1, 2) @ (x @ _probes(inputs, x.device, x.dtype))  # g v, without forming g
-    probes, checks = products[..., :PROBES], products[..., PROBES:]
-    span = _orthonormal(probes)  # [n, outputs, k]
-    inside = (dy @ span).transpose(1, 2) @ x  # [n, k, inputs]
-    rest = checks - span @ (span.transpose(1, 2) @ checks)
-    norms = _roots((inside @ inside.transpose(1, 2)).double())
-    bound = (rest.double().pow(2).sum((1, 2)) / CHECKS * rank).sqrt()
+        return nuclear_norms_of_stack(gradients.formed(torch.arange(len(gradients[0]))))
+    inside, outside = gradients.explored()
+    norms = _roots((inside @ inside.mT).double())
+    bound = (outside.double().pow(2).sum((1, 2)) / CHECKS * rank).sqrt()
     unsure = (bound > TOLERANCE * norms).nonzero()[:, 0]
     if len(unsure):
-        norms[unsure] = nuclear_norms_of_stack(dy[unsure].transpose(1, 2) @ x[unsure])
+        norms[unsure] = nuclear_norms_of_stack(gradients.formed(unsure))
     return norms
 
 
 def _orthonormal(vectors: Tensor) -> Tensor:
     """A basis of the span, from the eigenvectors of the small Gram matrix in float64; directions of noise become 0.
 
-    The columns are nearly parallel, but one after the other they are what float32 resolves. A QR factorisation would do
-    the same, one matrix at a time on a GPU.
+    Columns that are nearly parallel need the Gram matrix in float64 too, though one after the other they are what
+    float32 resolves. A QR factorisation would do the same, one matrix at a time on a GPU.
     """
-    exact = vectors.double()
-    values, rotation = torch.linalg.eigh(exact.transpose(1, 2) @ exact)
-    scale = torch.where(values > 1e-13 * values[:, -1:], values.clamp_min(1e-300).rsqrt(), 0.0)
-    basis: Tensor = exact @ (rotation * scale[:, None])
-    return basis.to(vectors.dtype)
+    values, rotation = torch.linalg.eigh((vectors.mT @ vectors).double())
+    noise = 1e-13 if vectors.dtype == torch.float64 else 1e-6
+    scale = torch.where(values > noise * values[:, -1:], values.clamp_min(1e-300).rsqrt(), 0.0)
+    basis: Tensor = vectors @ (rotation * scale[:, None]).to(vectors.dtype)
+    return basis
 
 
 def nuclear_norms_of_stack(matrices: Tensor) -> Tensor:
@@ -161,7 +217,11 @@ def _roots(gram: Tensor) -> Tensor:
     return values.clamp_min(0).sqrt().sum(-1)
 
 
+def _probes(x: Tensor, count: int) -> Tensor:
+    return _drawn(x.shape[-1], count + CHECKS, x.device, x.dtype)
+
+
 @lru_cache(maxsize=64)
-def _probes(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+def _drawn(size: int, count: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     generator = torch.Generator().manual_seed(size)
-    return torch.randn(size, PROBES + CHECKS, generator=generator, dtype=torch.float64).to(device, dtype)
+    return torch.randn(size, count, generator=generator, dtype=torch.float64).to(device, dtype)

@@ -23,9 +23,10 @@ from vitsearch.data import Batch
 from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
-from vitsearch.proxies.centred import HALF, CentredAttention, CentredLinear, relative
+from vitsearch.proxies.centred import HALF, AttentionHalf, Layer, MlpHalf, Relative, relative
+from vitsearch.proxies.diversity import Around
 from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
-from vitsearch.proxies.reports import Linear, Norm, Pooled, Report, Small, Tables
+from vitsearch.proxies.reports import Centred, Linear, Norm, Pooled, Report, Small, Tables
 from vitsearch.proxies.routing import places, route
 from vitsearch.proxies.takers import Taker
 
@@ -86,13 +87,15 @@ class GroupPass:
         weight, used = (self.weight(f"{name}.weight", (outputs, inputs), inputs, kind) for kind in (None, x.dtype))
         bias, added = (self.weight(f"{name}.bias", (outputs,), inputs, kind) for kind in (None, x.dtype))
         report = partial(self.on_linear, Linear, name=name, weight=weight, bias=bias, networks=networks)
-        if self.centred and self.in_block:
-            half = self.weight(f"{name}.weight", (outputs, inputs), inputs, HALF)
-            centred: Tensor = CentredLinear.apply(x, weight, half, bias, report, self.keeps(name))
-            return centred
         exact = name == "head" or self.last_blocks
         y: Tensor = TracedLinear.apply(x, used, added, report, self.keeps(name), exact, self.rows)
         return y
+
+    def layer(self, name: str, outputs: int, inputs: int) -> Layer:
+        """For a half block of `centred.py`."""
+        shape = (outputs, inputs)
+        weight, half = (self.weight(f"{name}.weight", shape, inputs, kind) for kind in (None, HALF))
+        return Layer(name, weight, half, self.weight(f"{name}.bias", (outputs,), inputs))
 
     def keeps(self, name: str) -> bool:
         return any(taker.keeps_outputs(name) for taker in self.takers)
@@ -149,6 +152,17 @@ class GroupPass:
             x, y = x.flatten(2, -2), None if y is None else y.flatten(2, -2)[:, : self.images]
             x, x_along = halves(x) if self.along else (x, None)
         self.tell(kind(x=x, dy=gradients, y=y, x_along=x_along, dy_along=derivatives, parts=self.parts, **facts))
+
+    def on_centred(
+        self,
+        name: str,
+        weight: Tensor,
+        gradient: Around | None = None,
+        saliency: Tensor | None = None,
+        *,
+        networks: Tensor,
+    ) -> None:
+        self.tell(Centred(name=name, networks=networks, weight=weight, gradient=gradient, weight_saliency=saliency))
 
     def on_tables(self, x: Tensor, dy: Tensor, y: Tensor | None, *, weight: Tensor, dim: int, **facts: Any) -> None:
         rows = weight.shape[dim]
@@ -303,20 +317,29 @@ class GroupPass:
         return x
 
     def attention_half(self, x: Tensor, block: Attention, networks: Tensor, name: str, *, side: int) -> Tensor:
-        inner, tokens = block.heads * block.head_dim, x.shape[2]
+        inner, tokens, width = block.heads * block.head_dim, x.shape[2], x.shape[-1]
+        if self.centred:
+            layers = self.layer(f"{name}.attn.qkv", 3 * inner, width), self.layer(f"{name}.attn.proj", width, inner)
+            position, told = self.position(block, f"{name}.attn", side), partial(self.on_centred, networks=networks)
+            given = (*layers, block.heads, position, self.plans[0].norm_eps, told)
+            return AttentionHalf.apply(x.flatten(0, 1), *given)[:, None]  # type: ignore[no-any-return]
         normal = self.norm(x, self.plans[0].norm_eps, networks)
         if normal.dtype == torch.float16 and block.relative_distance:
             normal = F.pad(normal, (0, 0, 0, -tokens % WHOLE))  # keys that nobody sees, and queries of no consequence
         qkv = self.linear(normal, f"{name}.attn.qkv", 3 * inner, networks)
         qkv = qkv.reshape(*qkv.shape[:3], 3, block.heads, block.head_dim)
-        if self.centred:
-            out = self.centred_attention(qkv, block, f"{name}.attn", side)
-            return x + self.linear(out, f"{name}.attn.proj", x.shape[-1], networks)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each [n, rows, H, S, D]
         out = self.attention(q, k, v, block, f"{name}.attn", side, networks)[:, :, :, :tokens]
-        return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", x.shape[-1], networks)
+        return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", width, networks)
 
     def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, name: str) -> Tensor:
+        if self.centred:
+            width, told = x.shape[-1], partial(self.on_centred, networks=networks)
+            layers = (
+                self.layer(f"{name}.mlp.fc1", block.hidden, width),
+                self.layer(f"{name}.mlp.fc2", width, block.hidden),
+            )
+            return MlpHalf.apply(x.flatten(0, 1), *layers, self.plans[0].norm_eps, told)[:, None]  # type: ignore[no-any-return]
         normal = self.norm(x, self.plans[0].norm_eps, networks)
         hidden = self.linear(normal, f"{name}.mlp.fc1", block.hidden, networks)
         for taker in self.takers:
@@ -348,15 +371,13 @@ class GroupPass:
             out = out[..., :width] + self.tables(mass, name, "value", block, networks, slots)
         return out
 
-    def centred_attention(self, qkv: Tensor, block: Attention, name: str, side: int) -> Tensor:
-        position = None
-        if block.relative_distance:
-            size = (block.relative_rows, block.head_dim)
-            leaves = [f"{kind}_{along}" for kind in ("key", "value") for along in ("rows", "columns")]
-            tables = {leaf: self.weight(f"{name}.relative.{leaf}", size) for leaf in leaves}
-            position = relative(side, block.relative_distance, tables)
-        out: Tensor = CentredAttention.apply(qkv.flatten(0, 1), block.head_dim**-0.5, position)
-        return out.transpose(1, 2).reshape(*qkv.shape[:3], -1)
+    def position(self, block: Attention, name: str, side: int) -> Relative | None:
+        if not block.relative_distance:
+            return None
+        size = (block.relative_rows, block.head_dim)
+        leaves = [f"{kind}_{along}" for kind in ("key", "value") for along in ("rows", "columns")]
+        tables = {leaf: self.weight(f"{name}.relative.{leaf}", size) for leaf in leaves}
+        return relative(side, block.relative_distance, tables)
 
 
 @lru_cache(maxsize=32)

@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from vitsearch.proxies.diversity import pair_nuclear_norms
+from vitsearch.proxies.diversity import Around, Summed, nuclear_norms_of
 
 PIECE = 1 << 16
 """Elements of a gradient that go into one float32 product; the products are added up in float64."""
@@ -133,7 +133,7 @@ class Product(Outputs):
     @cached_property
     def nuclear_norms(self) -> Tensor:
         """Of the weight's gradients, [n]."""
-        return pair_nuclear_norms(self.dy.flatten(1, 2), self.x.flatten(-3, -2))
+        return nuclear_norms_of(Summed(self.dy.flatten(1, 2), self.x.flatten(-3, -2)))
 
     def per_image(self) -> Iterator[Tensor]:
         yield (self.dy.transpose(-2, -1) @ self.x).flatten(2)
@@ -157,6 +157,24 @@ class Linear(Product):
     @property
     def is_convolution(self) -> bool:
         return self.name.endswith("entry.proj")
+
+
+@dataclass(eq=False, kw_only=True)
+class Centred(Report):
+    """A linear layer of `centred.py`, of which there is only what DSS needs."""
+
+    weight: Tensor
+    gradient: Around | None = None
+    weight_saliency: Tensor | None = None
+
+    @property
+    def role(self) -> str:
+        return role_of(self.name)
+
+    @cached_property
+    def nuclear_norms(self) -> Tensor:
+        assert self.gradient is not None
+        return nuclear_norms_of(self.gradient)
 
 
 class Pooled(Outputs):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitsearch.models.weights import WeightBank
-from vitsearch.proxies.reports import Linear, Pooled, Report, Small, role_of
+from vitsearch.proxies.reports import Centred, Linear, Pooled, Report, Small, role_of
 
 Term = Callable[[Tensor, Tensor], Tensor]
 
@@ -123,7 +123,8 @@ class Saliency(Taker):
         return role_of(name) in self.roles
 
     def on_report(self, report: Report) -> None:
-        if isinstance(report, Linear) and report.role in self.roles:
+        if isinstance(report, Linear | Centred) and report.role in self.roles:
+            assert report.weight_saliency is not None
             self.add(report, report.weight_saliency)
 
 
@@ -136,7 +137,7 @@ class Diversity(Saliency):
 
     def on_report(self, report: Report) -> None:
         super().on_report(report)
-        if isinstance(report, Linear) and report.role == "attention":
+        if isinstance(report, Linear | Centred) and report.role == "attention":
             shape = tuple(report.weight.shape)
             of_weight = self.bank.nuclear_norm(f"{report.name}.weight", shape, absolute=self.of_absolute)
             self.add(report, report.nuclear_norms * of_weight)

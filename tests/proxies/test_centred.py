@@ -96,7 +96,7 @@ def test_attention_is_the_definition(monkeypatch: pytest.MonkeyPatch, distance: 
     position = None
     if attention.relative is not None:
         tables = {name: table.detach() for name, table in attention.relative.named_parameters()}
-        position = centred.relative(side, distance, tables)
+        position = centred.relative(side, distance, **tables)
     qkv, proj = attention.qkv, attention.proj
     layers = layer("qkv", qkv.weight, qkv.bias), layer("proj", proj.weight, proj.bias)
     x, back = (alike(3, side**2 + 1, 24, seed=seed) for seed in (0, 4))

@@ -15,7 +15,8 @@ tokens, come in the same two parts: with dy = base' + rest', where one of the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -96,17 +97,19 @@ class Relative(NamedTuple):
         return (by_vector.flatten(0, 1) @ vectors).view(*beside.shape[:2], -1)
 
 
-def relative(side: int, distance: int, tables: Mapping[str, Tensor]) -> Relative:
-    """From the tables `key_rows`, `key_columns`, `value_rows` and `value_columns`."""
-    maps = fused_maps(side, distance, tables["key_rows"].shape[1])
+@lru_cache(maxsize=64)
+def relative(
+    side: int, distance: int, key_rows: Tensor, key_columns: Tensor, value_rows: Tensor, value_columns: Tensor
+) -> Relative:
+    """Once for each set of tables, which all networks of a space share."""
+    maps = fused_maps(side, distance, key_rows.shape[1])
 
-    def vectors(kind: str) -> Tensor:
-        rows, columns = tables[f"{kind}_rows"], tables[f"{kind}_columns"]
+    def vectors(rows: Tensor, columns: Tensor) -> Tensor:
         choice = maps.offset_choice.to(rows.dtype)
         found = torch.cat([choice @ rows, choice @ columns, rows[:1] + columns[:1]])
         return F.pad(found, (0, 0, 0, maps.own.shape[1] - len(found)))
 
-    keys, values = vectors("key"), vectors("value")
+    keys, values = vectors(key_rows, key_columns), vectors(value_rows, value_columns)
     mean, cells = apart(maps.key_cells.to(values.dtype)[None])
     even = (mean.expand(len(maps.of_vector), -1).gather(-1, maps.of_vector) + maps.own.to(values.dtype)) @ values
     base, rest = apart(even[None])
@@ -254,4 +257,4 @@ def over_tokens(rest: Tensor, count: int) -> Tensor:
 
 def product(x: Tensor, y: Tensor) -> Tensor:
     """The sum of x y for each network, [n] in float64."""
-    return (x.flatten(1)[:, None] @ y.flatten(1)[..., None]).double()[:, 0, 0]
+    return torch.stack([torch.dot(*one) for one in zip(x.flatten(1), y.flatten(1), strict=True)]).double()

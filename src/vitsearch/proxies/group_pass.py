@@ -377,7 +377,7 @@ class GroupPass:
         size = (block.relative_rows, block.head_dim)
         leaves = [f"{kind}_{along}" for kind in ("key", "value") for along in ("rows", "columns")]
         tables = {leaf: self.weight(f"{name}.relative.{leaf}", size) for leaf in leaves}
-        return relative(side, block.relative_distance, tables)
+        return relative(side, block.relative_distance, **tables)
 
 
 @lru_cache(maxsize=32)

@@ -92,6 +92,19 @@ def s3_cifar10(found: Row) -> Figure:
     return figure
 
 
+def s3_inherited(found: Row) -> Figure:
+    """Networks in the order of their accuracy from scratch; bars reach from seed to seed."""
+    rows = sorted(found["cells"], key=lambda row: row["scratch"]["mean"])
+    figure, axes = plt.subplots(figsize=(6.5, 3.6))
+    axes.plot(range(len(rows)), [row["inherited"] for row in rows], "o-", color="C0", label="inherited")
+    for number, (name, label) in enumerate({"tuned": "after fine-tuning", "scratch": "from scratch"}.items(), 1):
+        own = [[{"test_top1": value} for value in row[name]["values"]] for row in rows]
+        scatter(axes, list(range(len(rows))), own, label, f"C{number}")
+    axes.set(xlabel="network", ylabel="test (%)")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
 def proxy_winners(found: Row) -> Figure:
     """What was chosen, by whom, beside its size; bars reach from seed to seed."""
     spaces = list(dict.fromkeys(row["space"] for row in found["rows"]))
@@ -119,6 +132,7 @@ FIGURES: dict[str, Callable[[Row], Figure]] = {
     "cifar10_supernet": cifar10_supernet,
     "prenas_training": prenas_training,
     "s3_cifar10": s3_cifar10,
+    "s3_inherited": s3_inherited,
     "proxy_winners": proxy_winners,
 }
 

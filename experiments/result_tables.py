@@ -242,6 +242,20 @@ def s3_bias_tables(found: Row) -> list[str]:
     return [f"Mean inherited accuracy of {found['networks']} networks, percent:", "", *table(names, rows)]
 
 
+def s3_inherited(found: Row) -> list[str]:
+    order = sorted(found["cells"], key=lambda row: -row["scratch"]["mean"])
+    rows = [
+        [million(row["params"]), f"{row['inherited']:.2f}", *(value(row[name]) for name in ("tuned", "scratch"))]
+        for row in order
+    ]
+    names = ["parameters", "inherited", "after fine-tuning", "from scratch"]
+    taus = ", ".join(f"{two_digits(tau)} with {KINDS[name]}" for name, tau in found["kendall"].items())
+    return [*table(names, rows), "", f"Kendall's tau of inherited accuracy: {taus}."]
+
+
+KINDS = {"tuned": "that after fine-tuning", "scratch": "that from scratch"}
+
+
 def proxy_winners(found: Row) -> list[str]:
     rows = [
         [
@@ -272,6 +286,7 @@ TABLES: dict[str, tuple[str, Callable[[Row], list[str]]]] = {
     "vitas_table3.json": ("vitas.md", vitas_table3),
     "s3_cifar10.json": ("s3.md", s3_cifar10),
     "s3_bias_tables.json": ("s3.md", s3_bias_tables),
+    "s3_inherited.json": ("s3.md", s3_inherited),
     "proxy_winners.json": ("autoprox.md", proxy_winners),
 }
 

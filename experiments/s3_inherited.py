@@ -2,9 +2,10 @@
 
     python experiments/s3_inherited.py --supernet runs/s3/evolution-0/supernet-2 --work runs/inherited [--networks 10]
 
-Draws networks of a supernet's space and measures each three times on the test part, for each seed. How well do
-inherited weights rank them? Writes results/s3_inherited.json. Runs that are finished are not run again. With
---attention also where the blocks of each network look after training from scratch (Figures 4 and 8).
+Draws networks of a supernet's space and measures each three times on the test part, for each seed; trained with the
+teacher of the supernet, where it had one. How well do inherited weights rank them? Writes results/s3_inherited.json.
+Runs that are finished are not run again. With --attention also where the blocks of each network look after training
+from scratch (Figures 4 and 8).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 from readings import spread
 from sittings import Sittings, add_sitting_options
+from teachers import about_teacher
+from trainings import how_it_went
 
 from vitsearch.architecture import Settings
 from vitsearch.data import evaluation_batches, open_training_data
@@ -29,7 +32,7 @@ from vitsearch.spaces import cost_of, sample
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import change
-from vitsearch.training.run import Machine, digest_of, train_network
+from vitsearch.training.run import Machine, Trained, digest_of, train_network
 from vitsearch.training.supernet import TrainedSupernet, read_supernet
 from vitsearch.training.trainer import evaluate
 from vitsearch.training.transfer import load_weights
@@ -50,6 +53,7 @@ def main() -> None:
     trained = read_supernet(options.supernet)
     drawn = sample(trained.supernet.space, options.networks, seed=0, geometry=trained.plan.geometry)
     about = {"data": Path(trained.plan.data).name, "space": trained.supernet.space.name, "networks": drawn}
+    about |= {"teacher": about_teacher(trained.plan.distillation)}
     sittings = Sittings("s3_inherited.json", options, about)
     complete = sittings.run(partial(one_network, options), {str(n): (n, one) for n, one in enumerate(drawn)})
     rows = sorted(sittings.rows, key=lambda row: int(row["cell"]))
@@ -72,12 +76,11 @@ def one_network(options: argparse.Namespace, cell: tuple[int, Settings]) -> dict
     row: dict[str, Any] = {"settings": settings, "params": cost.params, "macs": cost.macs}
     row["inherited"] = inherited(options, trained, settings)
     for name, start, changes in (("tuned", folder, options.tune_set), ("scratch", None, options.train_set)):
-        row[name] = spread(
-            [
-                train(options, trained, settings, f"{name}-{number}", seed, start, changes)
-                for seed in range(options.seeds)
-            ]
-        )
+        runs = [
+            train(options, trained, settings, f"{name}-{number}", seed, start, changes) for seed in range(options.seeds)
+        ]
+        row[name] = spread([run.result["test_top1"] for run in runs])
+        row[f"{name}_runs"] = [how_it_went(run) for run in runs]
     if options.attention:
         row["attention"] = attention(options, trained, settings, options.work / f"scratch-{number}-0")
     print(number, {name: row[name] for name in ("inherited", "tuned", "scratch")}, flush=True)
@@ -112,7 +115,7 @@ def train(
     seed: int,
     start: Path | None,
     changes: list[str],
-) -> float:
+) -> Trained:
     recipe = change(trained.plan.recipe, dict(each.split("=", 1) for each in changes))
     plan = TrainingPlan(
         settings=settings,
@@ -122,9 +125,10 @@ def train(
         seed=seed,
         start=None if start is None else str(start),
         start_digest=None if start is None else digest_of(str(start)),
+        distillation=trained.plan.distillation,
     )
-    done = train_network(plan, options.work / f"{name}-{seed}", machine=Machine(device=options.device), resume=True)
-    return float(done.result["test_top1"])
+    machine = Machine(device=options.device, compiled=False)  # compiling takes longer than these few epochs save
+    return train_network(plan, options.work / f"{name}-{seed}", machine=machine, resume=True)
 
 
 def attention(

@@ -309,6 +309,13 @@ def test_inherited_tuned_and_from_scratch(tmp_path: Path, experiments: Any, monk
     rows = json.loads((tmp_path / "s3_inherited.json").read_text())["cells"]
     assert len(rows) == 2 and all(0 <= row[name]["mean"] <= 100 for row in rows for name in ("tuned", "scratch"))
     assert all(len(row["attention"]) == sum(row["settings"]["depth"]) for row in rows)
+    assert all(len(row[f"{name}_runs"][0]["curve"]) == 1 for row in rows for name in ("tuned", "scratch"))
+    found = json.loads((tmp_path / "s3_inherited.json").read_text())
+    shown = experiments("result_tables").s3_inherited(found)
+    best = max(rows, key=lambda row: row["scratch"]["mean"])
+    assert len(shown) == 2 + 2 + 2 and f"{best['inherited']:.2f}" in shown[2] and "Kendall" in shown[-1]
+    (drawn,) = experiments("result_figures").draw(tmp_path, tmp_path)
+    assert drawn.stat().st_size > 1000
 
 
 def test_one_bias_table_or_one_for_each_window(

@@ -167,8 +167,9 @@ def test_kill_and_interrupt_then_resume(tmp_path: Path) -> None:
     wait_for_lines(out, 8)
     process.kill()
     process.wait()
+    written = len((out / "trials.jsonl").read_bytes().splitlines())
     process = start(out, "--resume")
-    wait_for_lines(out, 40)
+    wait_for_lines(out, written + 1)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130 and stdout == "", stderr
@@ -383,8 +384,8 @@ def test_a_study_without_success_has_no_best(whole: Path) -> None:
 
 def test_progress_is_told(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    search(tmp_path / "seen", trials=20, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))
-    assert seen == [(0, 20), (16, 20), (20, 20)]
+    search(tmp_path / "seen", trials=60, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))
+    assert seen == [(0, 60), (48, 60), (60, 60)]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

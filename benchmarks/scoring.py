@@ -38,10 +38,11 @@ from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.proxies import Subject
 from vitsearch.proxies.diversity import precision
 from vitsearch.spaces import decode
+from vitsearch.study import CHUNK_ON_CPU, CHUNK_ON_GPU
 
 PROXIES = ("dss", "snip", "synflow", "grad_norm")
 SPACES = ("autoformer-tiny", "autoformer-small", "autoformer-base", "pit")
-CHUNK = {"cpu": 48, "cuda": 2048}
+CHUNK = {"cpu": CHUNK_ON_CPU, "cuda": CHUNK_ON_GPU}
 SEARCHES = (
     ("autoformer-tiny", "dss", "fresh"),
     ("autoformer-tiny", "dss", "shared"),

@@ -16,6 +16,7 @@ from pages import RESULTS, ROOT
 
 Row = dict[str, Any]
 RANKED = ("snip", "normalised")
+WEIGHTS = {"tuned": "that after fine-tuning", "scratch": "that from scratch"}
 
 
 def about(found: Row) -> str:
@@ -249,11 +250,8 @@ def s3_inherited(found: Row) -> list[str]:
         for row in order
     ]
     names = ["parameters", "inherited", "after fine-tuning", "from scratch"]
-    taus = ", ".join(f"{two_digits(tau)} with {KINDS[name]}" for name, tau in found["kendall"].items())
+    taus = ", ".join(f"{two_digits(tau)} with {WEIGHTS[name]}" for name, tau in found["kendall"].items())
     return [*table(names, rows), "", f"Kendall's tau of inherited accuracy: {taus}."]
-
-
-KINDS = {"tuned": "that after fine-tuning", "scratch": "that from scratch"}
 
 
 def proxy_winners(found: Row) -> list[str]:

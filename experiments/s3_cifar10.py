@@ -172,7 +172,7 @@ def best_network(
     plan = TrainingPlan(
         settings=best.settings, geometry=geometry, data=options.data, recipe=recipe, seed=seed, distillation=taught
     )
-    machine = Machine(device=options.device, compiled=False)  # compiling takes longer than these few epochs save
+    machine = Machine(device=options.device, compiled=False)  # another network to compile for a minute of training
     retrained = train_network(plan, options.work / f"retrained-{seed}-{number}", machine=machine, resume=True)
     shown = {"settings": best.settings, "params": cost.params, "macs": cost.macs}
     shown |= {"inherited_top1": best.measured[objective], "retrained_top1": retrained.result["test_top1"]}

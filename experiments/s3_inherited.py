@@ -127,7 +127,7 @@ def train(
         start_digest=None if start is None else digest_of(str(start)),
         distillation=trained.plan.distillation,
     )
-    machine = Machine(device=options.device, compiled=False)  # compiling takes longer than these few epochs save
+    machine = Machine(device=options.device, compiled=False)  # another network to compile for a minute of training
     return train_network(plan, options.work / f"{name}-{seed}", machine=machine, resume=True)
 
 

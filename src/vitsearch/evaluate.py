@@ -49,7 +49,7 @@ log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
 SUPERNET, PREDICTOR, THROUGHPUT = "supernet:", "predictor:", "throughput"
 CPU_ROOM, CPU_MOST = 1 << 30, 8
-"""On the CPU, networks at once save calls; beyond this many bytes or networks, fresh pages cost more than the calls."""
+"""On the CPU, networks at once save calls; beyond this many bytes or networks, caches lose what the calls gain."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
 
 

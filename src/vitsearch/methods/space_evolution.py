@@ -57,7 +57,7 @@ from vitsearch.records import Journal, Trial
 from vitsearch.spaces import SPACES, Space
 from vitsearch.spaces.windowed import DIMENSIONS, Windowed
 from vitsearch.study import parse_objective, study_folder
-from vitsearch.training.plan import EpochLog, TrainingPlan
+from vitsearch.training.plan import RESULT, EpochLog, TrainingPlan
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.run import Machine, train_network
 from vitsearch.training.subnets import draw
@@ -163,8 +163,6 @@ def evolve_space(
 
 def take_over(finished: Path, folder: Path) -> None:
     """A copy of a training, whole or not there: with the same space, recipe and seed, another would be the same."""
-    if folder.exists():
-        return
     unfinished = folder.with_name(f".{folder.name}.copy")
     shutil.rmtree(unfinished, ignore_errors=True)
     shutil.copytree(finished, unfinished)
@@ -282,9 +280,11 @@ class Evolution:
         def told(done: int, total: int, note: str = "") -> None:
             self.tick(done, total, f"supernet {iteration} {note}".rstrip())
 
-        if iteration and self.spaces[iteration - 1].name == space.name:
+        before = self.path / f"supernet-{iteration - 1}"
+        moved = iteration == 0 or self.spaces[iteration - 1].name != space.name
+        if not moved and not folder.exists() and (before / RESULT).exists():
             log.warning("note: nothing has moved: space %d has the supernet of space %d", iteration, iteration - 1)
-            take_over(self.path / f"supernet-{iteration - 1}", folder)
+            take_over(before, folder)
         options = {"machine": self.machine, "resume": True, "allow_changed": self.allow_changed}
         train_network(training, folder, progress=told, **options)
         judging = plan.training.images

@@ -94,7 +94,7 @@ def s3_cifar10(found: Row) -> Figure:
 
 def s3_inherited(found: Row) -> Figure:
     """Networks in the order of their accuracy from scratch; bars reach from seed to seed."""
-    rows = sorted(found["cells"], key=lambda row: row["scratch"]["mean"])
+    rows = sorted(found["rows"], key=lambda row: row["scratch"]["mean"])
     figure, axes = plt.subplots(figsize=(6.5, 3.6))
     axes.plot(range(len(rows)), [row["inherited"] for row in rows], "o-", color="C0", label="inherited")
     for number, (name, label) in enumerate({"tuned": "after fine-tuning", "scratch": "from scratch"}.items(), 1):

@@ -244,7 +244,7 @@ def s3_bias_tables(found: Row) -> list[str]:
 
 
 def s3_inherited(found: Row) -> list[str]:
-    order = sorted(found["cells"], key=lambda row: -row["scratch"]["mean"])
+    order = sorted(found["rows"], key=lambda row: -row["scratch"]["mean"])
     rows = [
         [million(row["params"]), f"{row['inherited']:.2f}", *(value(row[name]) for name in ("tuned", "scratch"))]
         for row in order

@@ -3,8 +3,9 @@
     python experiments/s3_bias_tables.py --data parquet:cifar10 --work runs/tables [--seeds 3] [--device auto]
 
 Trains the supernet of `s3_cifar10.py`'s first space both ways, at equal steps, with every seed, and evaluates the same
-random networks in each on the validation part, together and by the share of large windows. Writes
-results/s3_bias_tables.json, which a later run goes on with.
+random networks in each on the validation part, together and by the share of large windows. With `--evolutions` the
+supernets with one table are those that `s3_cifar10.py` has trained there already, with the same recipe, teacher and
+seeds. Writes results/s3_bias_tables.json, which a later run goes on with.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from vitsearch.training.run import Machine, train_network
 
 FILE = "s3_bias_tables.json"
 TABLES = ("interpolated", "separate")
+DEFAULT = "interpolated"
+"""That of the spaces, which do not name it."""
 
 
 def main() -> None:
@@ -42,6 +45,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=60)
     parser.add_argument("--images", type=int, default=1000, help="of the validation part, that judge")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--evolutions", type=Path, help="the --work of s3_cifar10.py: its first supernets are taken")
     add_teacher_options(parser)
     add_sitting_options(parser)
     options = parser.parse_args()
@@ -60,7 +64,8 @@ def main() -> None:
 
 def one_supernet(options: argparse.Namespace, taught: Distillation | None, cell: tuple[str, int]) -> dict[str, Any]:
     tables, seed = cell
-    space = SPACES[f"{options.space},bias_tables={tables}"].with_patch_size(options.patch_size)
+    named = options.space if tables == DEFAULT else f"{options.space},bias_tables={tables}"
+    space = SPACES[named].with_patch_size(options.patch_size)
     plan = TrainingPlan(
         space={"name": space.name, "fixed": space.fixed()},
         subnets="sandwich",
@@ -71,6 +76,8 @@ def one_supernet(options: argparse.Namespace, taught: Distillation | None, cell:
         distillation=taught,
     )
     folder = options.work / f"{tables}-{seed}"
+    if tables == DEFAULT and options.evolutions is not None:
+        folder = options.evolutions / f"evolution-{seed}" / "supernet-0"
     done = train_network(plan, folder, machine=Machine(device=options.device), resume=True)
     evaluator = SupernetEvaluator(folder, images=options.images, device=options.device)
     networks = sorted(sample(space, options.networks, seed=0, geometry=plan.geometry), key=large_windows)

@@ -55,36 +55,43 @@ def main() -> None:
     about = {"data": Path(trained.plan.data).name, "space": trained.supernet.space.name, "networks": drawn}
     about |= {"teacher": about_teacher(trained.plan.distillation)}
     sittings = Sittings("s3_inherited.json", options, about)
-    complete = sittings.run(partial(one_network, options), {str(n): (n, one) for n, one in enumerate(drawn)})
-    rows = sorted(sittings.rows, key=lambda row: int(row["cell"]))
+    cells = {f"{n}-{seed}": (n, one, seed) for seed in range(options.seeds) for n, one in enumerate(drawn)}
+    complete = sittings.run(partial(one_network, options), cells)
+    rows = [
+        by_network(own) for n in range(len(drawn)) if (own := [row for row in sittings.rows if row["network"] == n])
+    ]
     ranked = {
         name: kendall([row["inherited"] for row in rows], [row[name]["mean"] for row in rows])
         for name in ("tuned", "scratch")
         if len(rows) > 1
     }
-    sittings.write({"complete": complete, "kendall": ranked})
+    sittings.write({"complete": complete, "kendall": ranked, "rows": rows})
     print(ranked)
 
 
-def one_network(options: argparse.Namespace, cell: tuple[int, Settings]) -> dict[str, Any]:
-    number, settings = cell
+def one_network(options: argparse.Namespace, cell: tuple[int, Settings, int]) -> dict[str, Any]:
+    """With one seed. What it inherits is the same with all, where it looks is asked of the first."""
+    number, settings, seed = cell
     trained = read_supernet(options.supernet)
-    folder = options.work / f"inherited-{number}"
+    folder = options.work / f"inherited-{number}-{seed}"
     if not folder.exists():
         export_subnet(options.supernet, settings, folder)
     cost = cost_of(settings, trained.plan.geometry)
-    row: dict[str, Any] = {"settings": settings, "params": cost.params, "macs": cost.macs}
-    row["inherited"] = inherited(options, trained, settings)
+    row: dict[str, Any] = {"network": number, "seed": seed, "inherited": inherited(options, trained, settings)}
     for name, start, changes in (("tuned", folder, options.tune_set), ("scratch", None, options.train_set)):
-        runs = [
-            train(options, trained, settings, f"{name}-{number}", seed, start, changes) for seed in range(options.seeds)
-        ]
-        row[name] = spread([run.result["test_top1"] for run in runs])
-        row[f"{name}_runs"] = [how_it_went(run) for run in runs]
-    if options.attention:
+        run = train(options, trained, settings, f"{name}-{number}", seed, start, changes)
+        row |= {name: run.result["test_top1"], f"{name}_run": how_it_went(run)}
+    if options.attention and seed == 0:
         row["attention"] = attention(options, trained, settings, options.work / f"scratch-{number}-0")
-    print(number, {name: row[name] for name in ("inherited", "tuned", "scratch")}, flush=True)
-    return row
+    print(f"network {number} seed {seed}:", {name: row[name] for name in ("inherited", "tuned", "scratch")}, flush=True)
+    return row | {"settings": settings, "params": cost.params, "macs": cost.macs}
+
+
+def by_network(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The seeds of one network together."""
+    ordered = sorted(runs, key=lambda run: int(run["seed"]))
+    same = {key: ordered[0][key] for key in ("network", "settings", "params", "macs", "inherited")}
+    return same | {name: spread([run[name] for run in ordered]) for name in ("tuned", "scratch")}
 
 
 def test_batches(options: argparse.Namespace, trained: TrainedSupernet) -> Any:

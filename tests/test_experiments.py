@@ -306,11 +306,11 @@ def test_inherited_tuned_and_from_scratch(tmp_path: Path, experiments: Any, monk
     options += ["--attention", "--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["s3_inherited.py", *options])
     experiments("s3_inherited").main()
-    rows = json.loads((tmp_path / "s3_inherited.json").read_text())["cells"]
-    assert len(rows) == 2 and all(0 <= row[name]["mean"] <= 100 for row in rows for name in ("tuned", "scratch"))
-    assert all(len(row["attention"]) == sum(row["settings"]["depth"]) for row in rows)
-    assert all(len(row[f"{name}_runs"][0]["curve"]) == 1 for row in rows for name in ("tuned", "scratch"))
     found = json.loads((tmp_path / "s3_inherited.json").read_text())
+    rows, cells = found["rows"], found["cells"]
+    assert len(rows) == 2 and all(0 <= row[name]["mean"] <= 100 for row in rows for name in ("tuned", "scratch"))
+    assert all(len(cell["attention"]) == sum(cell["settings"]["depth"]) for cell in cells)
+    assert all(len(cell[f"{name}_run"]["curve"]) == 1 for cell in cells for name in ("tuned", "scratch"))
     shown = experiments("result_tables").s3_inherited(found)
     best = max(rows, key=lambda row: row["scratch"]["mean"])
     assert len(shown) == 2 + 2 + 2 and f"{best['inherited']:.2f}" in shown[2] and "Kendall" in shown[-1]

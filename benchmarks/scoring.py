@@ -35,6 +35,7 @@ import vitsearch
 from vitsearch.cost import Geometry
 from vitsearch.environment import pick_device
 from vitsearch.evaluate import ProxyEvaluator
+from vitsearch.latency.machine import processor
 from vitsearch.proxies import Subject
 from vitsearch.proxies.diversity import precision
 from vitsearch.spaces import decode
@@ -277,12 +278,14 @@ def circumstances(device: torch.device, commit: str | None) -> dict[str, Any]:
     }
 
 
-def processor() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
+def how_many(proxy: str, space: str, small: bool, quick: bool) -> int:
+    """Networks of a batched measurement, unless given: whole chunks, as a search has them, where these take seconds."""
+    if quick:
+        return CHUNK_ON_CPU
+    if small:
+        return 2 * CHUNK_ON_CPU if proxy == "dss" else 32
+    few, many = (256, 1024) if proxy in ("snip", "grad_norm") else (512, 2048)
+    return few if space == "autoformer-base" else many
 
 
 def speeds(options: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
@@ -302,9 +305,7 @@ def speeds(options: argparse.Namespace, device: torch.device) -> Iterator[dict[s
         networks = vitsearch.sample(space, max(options.networks or 2048, compared), seed=1)
         exact = exact_scores(networks[:compared], proxies, device, weights)
         for proxy in proxies:
-            count = 16 if options.quick else 32 if small else 512 if space == "autoformer-base" else 2048
-            if proxy in ("snip", "grad_norm") and not small:
-                count = 256 if space == "autoformer-base" else 1024
+            count = how_many(proxy, space, small, options.quick)
             chosen = networks[: max(options.networks or count, compared)]
             yield from measure(
                 proxy, space, weights, device, chosen, few, exact[proxy], 1 if options.quick else options.rounds

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import vitsearch
+from vitsearch.latency.machine import processor
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -44,13 +45,6 @@ def command_line() -> str:
             kind, colon, path = word.rpartition(":")
             words.append(f"{kind}{colon}{Path(path).name}" if "/" in path else word)
     return " ".join(words)
-
-
-def processor() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def write(name: str, found: dict[str, Any], folder: Path = RESULTS) -> Path:

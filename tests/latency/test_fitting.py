@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from vitsearch.cost import Geometry, architecture_cost
 from vitsearch.errors import VitsearchError
 from vitsearch.latency import LatencyModel, fit_latency, read_latency
 from vitsearch.latency.fitting import Timed, non_negative, undisturbed
+from vitsearch.latency.machine import processor
 from vitsearch.latency.parts import FEATURES, Place, chain, places_of, spread
 from vitsearch.models import build
 from vitsearch.spaces import SPACES, decode, sample
@@ -222,3 +224,11 @@ def test_slow_rounds_and_single_slow_runs_do_not_count() -> None:
 def test_spread_keeps_both_ends() -> None:
     assert spread(list(range(100)), 4) == [0, 33, 66, 99]
     assert spread([1, 2], 4) == [1, 2]
+
+
+def test_processors_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    texts = [f"cpu family\t: {family}\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n\n" for family in (25, 26)]
+    names = [processor(file) for text in texts if file.write_text(2 * text)]
+    assert names == ["AMD EPYC family 25 model 17", "AMD EPYC family 26 model 17"]
+    assert processor(tmp_path / "not-there") in (platform.processor(), platform.machine())

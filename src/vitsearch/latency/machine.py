@@ -28,11 +28,14 @@ def describe_machine(device: torch.device, threads: int, engine: str) -> dict[st
     return facts | {"threads": threads}
 
 
-def processor() -> str:
-    file = Path("/proc/cpuinfo")  # Linux
+def processor(file: Path = Path("/proc/cpuinfo")) -> str:
+    """Its name and, since different ones have the same name on rented machines, its family and model."""
     lines = file.read_text().splitlines() if file.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in facts:
+        return platform.processor() or platform.machine()
+    numbers = [f"{word} {facts[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in facts]
+    return " ".join([facts["model name"], *numbers])
 
 
 def note_other_machine(model: LatencyModel) -> None:

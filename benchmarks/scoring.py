@@ -162,15 +162,16 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Three rows: batched, reference, plain loop; medians of rounds in turns, so that noise hits all alike."""
     evaluator = ProxyEvaluator([proxy], geometry=Geometry(), seed=0, device=device, weights=weights)
-    in_chunks(evaluator, networks[: CHUNK[device.type]], proxy)  # warm up: weights, kernels, the size of a batch
-    reference(evaluator, networks[0], proxy)
-    reset_peak_memory(device)
     some, memory = typical(networks, few), 0
     times: list[tuple[float, float, float]] = []
-    for _ in range(rounds):
+    for _ in range(rounds):  # each starts warm: memory that another gave back must be cleared first
+        in_chunks(evaluator, networks[: CHUNK[device.type]], proxy)
+        reset_peak_memory(device)
         taken, ours = timed(device, lambda: in_chunks(evaluator, networks, proxy))
         memory = memory or peak_memory(device)
+        reference(evaluator, networks[0], proxy)
         of_reference, _ = timed(device, lambda: [reference(evaluator, settings, proxy) for settings in some])
+        evaluator.one(networks[0])
         times.append((taken, of_reference, timed(device, lambda: [evaluator.one(settings) for settings in some])[0]))
     seconds, reference_seconds, loop_seconds = (median(column) for column in zip(*times, strict=True))
     errors = [abs(a - b) / abs(b) for a, b in zip(ours, exact, strict=False)]
@@ -281,7 +282,7 @@ def circumstances(device: torch.device, commit: str | None) -> dict[str, Any]:
 def how_many(proxy: str, space: str, small: bool, quick: bool) -> int:
     """Networks of a batched measurement, unless given: whole chunks, as a search has them, where these take seconds."""
     if quick:
-        return CHUNK_ON_CPU
+        return 16 if space == "pit" else CHUNK_ON_CPU
     if small:
         return 2 * CHUNK_ON_CPU if proxy == "dss" else 32
     few, many = (256, 1024) if proxy in ("snip", "grad_norm") else (512, 2048)

@@ -34,16 +34,14 @@ from torch import Tensor
 import vitsearch
 from vitsearch.cost import Geometry
 from vitsearch.environment import pick_device
-from vitsearch.evaluate import ProxyEvaluator
+from vitsearch.evaluate import CHUNK_ON_CPU, ProxyEvaluator
 from vitsearch.latency.machine import processor
 from vitsearch.proxies import Subject
 from vitsearch.proxies.diversity import precision
 from vitsearch.spaces import decode
-from vitsearch.study import CHUNK_ON_CPU, CHUNK_ON_GPU
 
 PROXIES = ("dss", "snip", "synflow", "grad_norm")
 SPACES = ("autoformer-tiny", "autoformer-small", "autoformer-base", "pit")
-CHUNK = {"cpu": CHUNK_ON_CPU, "cuda": CHUNK_ON_GPU}
 SEARCHES = (
     ("autoformer-tiny", "dss", "fresh"),
     ("autoformer-tiny", "dss", "shared"),
@@ -135,8 +133,13 @@ def timed(device: torch.device, work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, found
 
 
+def chunk_of(evaluator: ProxyEvaluator, networks: list[Settings]) -> int:
+    """As a search has it."""
+    return evaluator.chunk(decode(networks[0]).present())
+
+
 def in_chunks(evaluator: ProxyEvaluator, networks: list[dict[str, Any]], proxy: str) -> list[float]:
-    chunk = CHUNK[evaluator.device.type]
+    chunk = chunk_of(evaluator, networks)
     return [
         score.scores[proxy]
         for start in range(0, len(networks), chunk)
@@ -165,7 +168,7 @@ def measure(
     some, memory = typical(networks, few), 0
     times: list[tuple[float, float, float]] = []
     for _ in range(rounds):  # each starts warm: memory that another gave back must be cleared first
-        in_chunks(evaluator, networks[: CHUNK[device.type]], proxy)
+        in_chunks(evaluator, networks[: chunk_of(evaluator, networks)], proxy)
         reset_peak_memory(device)
         taken, ours = timed(device, lambda: in_chunks(evaluator, networks, proxy))
         memory = memory or peak_memory(device)
@@ -206,7 +209,8 @@ def measure(
 def sweep_counts(device: torch.device, counts: list[int]) -> Iterator[dict[str, Any]]:
     """Time and peak memory against the number of networks: one grows in proportion, the other does not."""
     evaluator = ProxyEvaluator(["dss"], seed=0, device=device)
-    in_chunks(evaluator, vitsearch.sample("autoformer-tiny", CHUNK[device.type], seed=3), "dss")
+    some = vitsearch.sample("autoformer-tiny", 2048, seed=3)
+    in_chunks(evaluator, some[: chunk_of(evaluator, some)], "dss")
     for count in counts:
         networks = vitsearch.sample("autoformer-tiny", count, seed=4)
         reset_peak_memory(device)

@@ -85,7 +85,7 @@ def evolved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     strategy, chunk = request.param
     out = tmp_path_factory.mktemp("studies") / "evolved"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitsearch.study.CHUNK_ON_CPU", chunk)
+        patch.setattr("vitsearch.evaluate.CHUNK_ON_CPU", chunk)
         search(out, trials=26, strategy=strategy, objective="dss,min:params")
     assert Study.open(out).chunk == chunk and Study.open(out).plan.strategy == strategy
     return out, strategy

@@ -33,7 +33,7 @@ from vitsearch.models.recorded import LOOKS, GraphRecorder
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.predictor import digest_of_file, read_predictor
 from vitsearch.proxies import Proxy, Subject, parse_proxy
-from vitsearch.proxies.batched import goes_batched, routes, score_group
+from vitsearch.proxies.batched import CENTRED, goes_batched, routes, score_group
 from vitsearch.proxies.diversity import nuclear_norms
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.records import IMAGES, supernet_and_images
@@ -50,6 +50,9 @@ OUT_OF_MEMORY = "out of memory"
 SUPERNET, PREDICTOR, THROUGHPUT = "supernet:", "predictor:", "throughput"
 CPU_ROOM, CPU_MOST = 1 << 30, 8
 """On the CPU, networks at once save calls; beyond this many bytes or networks, caches lose what the calls gain."""
+CHUNK_ON_GPU, CHUNK_ON_CPU, CHUNK_OF_SLOW, CHUNK_ALONE = 2048, 48, 16, 8
+"""Networks between two writes of a journal: a stopped search loses no more. On a CPU, slow is all but DSS and costs;
+alone is who gains nothing from company, such as a network that a supernet evaluates."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
 
 
@@ -121,6 +124,15 @@ class ProxyEvaluator:
                 plan.initialisation, self.seed, self.device, nuclear_norms, self.memory // 4, envelope, self.geometry
             )
         return self._banks[key]
+
+    def chunk(self, plan: Architecture) -> int:
+        """How many networks like this to give at a time."""
+        slow = {text: proxy for text, (proxy, _) in self.proxies.items() if proxy.needs_data or proxy.needs_gradient}
+        if slow and not (can_batch(plan) and all(goes_batched(text, self.batch_size) for text in slow)):
+            return CHUNK_ALONE
+        if self.device.type != "cpu":
+            return CHUNK_ON_GPU
+        return CHUNK_ON_CPU if {proxy.name for proxy in slow.values()} <= CENTRED else CHUNK_OF_SLOW
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""
@@ -373,6 +385,10 @@ class Evaluator:
     @at_once.setter
     def at_once(self, count: int | None) -> None:
         self.proxies.at_once = count
+
+    def chunk(self, plan: Architecture) -> int:
+        """How many networks like this to give at a time."""
+        return CHUNK_ALONE if self.supernets or self.speeds else self.proxies.chunk(plan)
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         evaluators: list[Callable[[Sequence[Settings]], list[Score]]] = [

@@ -27,10 +27,9 @@ from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
 from vitsearch.search import Domain, History, TriedIndex, parse_strategy
-from vitsearch.spaces import SPACES, Space
+from vitsearch.spaces import SPACES, Space, decode
 
 FORMAT = 1
-CHUNK_ON_CPU, CHUNK_ON_GPU = 48, 2048
 log = logging.getLogger("vitsearch")
 
 
@@ -262,7 +261,7 @@ def run_search(
         speed.model.check(found, geometry)
         note_other_machine(speed.model)
     domain.check(seed)
-    asked.ask(domain, History([], 0), seed, 1)  # options that do not go with the space
+    first = asked.ask(domain, History([], 0), seed, 1)  # options that do not go with the space
     chosen = pick_device(device)
     evaluator = Evaluator(
         [objective.name for objective in plan.objectives],
@@ -276,10 +275,11 @@ def run_search(
         latency=speed.model if speed else None,
     )
     evaluator.check(found, geometry)
+    chunk = evaluator.chunk(decode(first[0]).present()) if first else 1
     environment, path = describe_environment(chosen) | evaluator.digests(), Path(out)
     # the journal's lock comes before anything is read
     with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
-        study = open_or_create(path, plan, environment, journal, allow_changed)
+        study = open_or_create(path, plan, chunk, environment, journal, allow_changed)
         stopped = run(study, domain, journal, evaluator, trials, progress)
         return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)
 
@@ -298,11 +298,12 @@ def study_folder(path: Path, resume: bool) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def open_or_create(path: Path, plan: Plan, environment: dict[str, Any], journal: Journal, allow_changed: bool) -> Study:
-    """The study in this folder, which must be of this plan, or a new one."""
+def open_or_create(
+    path: Path, plan: Plan, chunk: int, environment: dict[str, Any], journal: Journal, allow_changed: bool
+) -> Study:
+    """The study in this folder, which must be of this plan, or a new one; `chunk` is that of a new one."""
     if (path / "study.json").exists():
         return _reopen(Study.open(path), plan, environment, journal, allow_changed)
-    chunk = CHUNK_ON_CPU if environment["device"] == "cpu" else CHUNK_ON_GPU
     study = Study(path=path, plan=plan, chunk=chunk, at_once=None, environments=[environment], trials=())
     try:
         study.save()

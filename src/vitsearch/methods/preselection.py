@@ -172,7 +172,7 @@ def preselect(
     environment, path = describe_environment(chosen), Path(out)
     environment |= {} if weights is None else {"supernets": {weights: digest_of(weights)}}
     with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
-        study = open_or_create(path, plan, environment, journal, allow_changed)
+        study = open_or_create(path, plan, 1, environment, journal, allow_changed)  # picks are written at once
         began = time.perf_counter()
         tables = draw_tables(passes, draws, path, progress)
         selector = selector_of(found, tables, geometry, variant)

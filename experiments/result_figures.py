@@ -93,16 +93,41 @@ def s3_cifar10(found: Row) -> Figure:
 
 
 def s3_inherited(found: Row) -> Figure:
-    """Networks in the order of their accuracy from scratch; bars reach from seed to seed."""
+    """Networks in the order of their accuracy from scratch, bars from seed to seed; beside them where blocks look."""
     rows = sorted(found["rows"], key=lambda row: row["scratch"]["mean"])
-    figure, axes = plt.subplots(figsize=(6.5, 3.6))
+    looks = [look for cell in found["cells"] for look in cell.get("attention", [])]
+    count = 3 if looks else 1
+    figure, places = plt.subplots(1, count, figsize=(3 + 3.5 * count, 3.6), squeeze=False)
+    axes, *others = places[0]
     axes.plot(range(len(rows)), [row["inherited"] for row in rows], "o-", color="C0", label="inherited")
     for number, (name, label) in enumerate({"tuned": "after fine-tuning", "scratch": "from scratch"}.items(), 1):
         own = [[{"test_top1": value} for value in row[name]["values"]] for row in rows]
         scatter(axes, list(range(len(rows))), own, label, f"C{number}")
     axes.set(xlabel="network", ylabel="test (%)")
     axes.legend(frameon=False, fontsize=8)
+    names = {"mean_distance": "distance of attention (tokens)", "similarity": "likeness of heads (cosine)"}
+    for axes, (name, label) in zip(others, names.items(), strict=False):
+        looking(axes, looks, name, label)
     return figure
+
+
+def looking(axes: Axes, looks: list[Row], name: str, label: str) -> None:
+    """A dot for each block of each network, by stage, place and window, and the mean of each place."""
+    windows = sorted({look["window"] for look in looks})
+    deepest = max(look["block"] for look in looks)
+    for number, window in enumerate(windows):
+        by_place: dict[float, list[float]] = {}
+        for look in looks:
+            if look["window"] == window and look[name] is not None:
+                by_place.setdefault(look["stage"] + 0.6 * (look["block"] - 1) / deepest, []).append(look[name])
+        if not by_place:  # one head alone is like no other
+            continue
+        dots = [(place, value) for place, values in by_place.items() for value in values]
+        axes.scatter(*zip(*dots, strict=True), s=10, alpha=0.4, color=f"C{number}")
+        means = sorted((place, fmean(values)) for place, values in by_place.items())
+        axes.plot(*zip(*means, strict=True), "_", markersize=14, color=f"C{number}", label=f"window {window}")
+    axes.set(xlabel="stage, and block in it", ylabel=label, xticks=sorted({look["stage"] for look in looks}))
+    axes.legend(frameon=False, fontsize=8)
 
 
 def proxy_winners(found: Row) -> Figure:

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pages import RESULTS, ROOT
@@ -251,7 +252,21 @@ def s3_inherited(found: Row) -> list[str]:
     ]
     names = ["parameters", "inherited", "after fine-tuning", "from scratch"]
     taus = ", ".join(f"{two_digits(tau)} with {WEIGHTS[name]}" for name, tau in found["kendall"].items())
-    return [*table(names, rows), "", f"Kendall's tau of inherited accuracy: {taus}."]
+    shown = [*table(names, rows), "", f"Kendall's tau of inherited accuracy: {taus}."]
+    looks = [look for cell in found["cells"] for look in cell.get("attention", [])]
+    return [*shown, "", *where_blocks_look(looks)] if looks else shown
+
+
+def where_blocks_look(looks: list[Row]) -> list[str]:
+    """Means over blocks of one stage and window."""
+    rows = []
+    for stage, window in sorted({(look["stage"], look["window"]) for look in looks}):
+        own = [look for look in looks if (look["stage"], look["window"]) == (stage, window)]
+        likenesses = [look["similarity"] for look in own if look["similarity"] is not None]
+        cells = [fmean(look["mean_distance"] for look in own), fmean(likenesses) if likenesses else None]
+        shown = ["" if cell is None else f"{cell:.2f}" for cell in cells]
+        rows.append([str(stage), str(window), str(len(own)), *shown])
+    return table(["stage", "window", "blocks", "mean distance of attention, in tokens", "likeness of heads"], rows)
 
 
 def proxy_winners(found: Row) -> list[str]:

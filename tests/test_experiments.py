@@ -313,7 +313,10 @@ def test_inherited_tuned_and_from_scratch(tmp_path: Path, experiments: Any, monk
     assert all(len(cell[f"{name}_run"]["curve"]) == 1 for cell in cells for name in ("tuned", "scratch"))
     shown = experiments("result_tables").s3_inherited(found)
     best = max(rows, key=lambda row: row["scratch"]["mean"])
-    assert len(shown) == 2 + 2 + 2 and f"{best['inherited']:.2f}" in shown[2] and "Kendall" in shown[-1]
+    assert f"{best['inherited']:.2f}" in shown[2] and "Kendall" in shown[5]
+    first = [look for cell in cells for look in cell["attention"] if look["stage"] == 1]
+    mean = sum(look["mean_distance"] for look in first) / len(first)
+    assert shown[9] == f"| 1 | 2 | {len(first)} | {mean:.2f} | {fmean([look['similarity'] for look in first]):.2f} |"
     (drawn,) = experiments("result_figures").draw(tmp_path, tmp_path)
     assert drawn.stat().st_size > 1000
 

@@ -33,7 +33,6 @@ from scoring import add_output_options, circumstances, keep_rows
 
 from vitsearch.correlation import Conditions, Network
 from vitsearch.cost import Geometry, Limits
-from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.methods.evidence import Column, Evidence
 from vitsearch.methods.formula_draws import Grammar
 from vitsearch.methods.proxy_discovery import Evolution
@@ -41,6 +40,7 @@ from vitsearch.methods.sketch import Sketches
 from vitsearch.methods.statistics import KEEP, Statistics, StatisticsCache, block_of
 from vitsearch.proxies.expression import Formula, constant
 from vitsearch.ranking import kendall
+from vitsearch.scoring import ProxyEvaluator
 from vitsearch.spaces import SPACES, cost_of, sample
 
 WORTH = 0.5

@@ -34,10 +34,10 @@ from torch import Tensor
 import vitsearch
 from vitsearch.cost import Geometry
 from vitsearch.environment import pick_device
-from vitsearch.evaluate import CHUNK_ON_CPU, ProxyEvaluator
 from vitsearch.latency.machine import processor
 from vitsearch.proxies import Subject
 from vitsearch.proxies.diversity import precision
+from vitsearch.scoring import CHUNK_ON_CPU, ProxyEvaluator
 from vitsearch.spaces import decode
 
 PROXIES = ("dss", "snip", "synflow", "grad_norm")

@@ -24,9 +24,9 @@ from scoring import add_output_options, circumstances, keep_rows
 
 from vitsearch.cost import Geometry
 from vitsearch.data import open_data
-from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.methods.preselection import Pass, check_space
 from vitsearch.methods.two_steps import Selector
+from vitsearch.scoring import ProxyEvaluator
 from vitsearch.spaces import sample
 from vitsearch.spaces.isotropic import Isotropic
 

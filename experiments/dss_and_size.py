@@ -23,7 +23,7 @@ from scipy.stats import kendalltau
 
 import vitsearch
 from vitsearch.environment import pick_device
-from vitsearch.evaluate import ProxyEvaluator
+from vitsearch.scoring import ProxyEvaluator
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt

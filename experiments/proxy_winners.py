@@ -29,7 +29,7 @@ from trainings import Training, train_one
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.data import open_training_data
-from vitsearch.evaluate import score
+from vitsearch.scoring import score
 from vitsearch.spaces import SPACES, cost_of, sample
 from vitsearch.training.distill import distillation
 from vitsearch.training.plan import Parts, TrainingPlan

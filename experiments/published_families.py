@@ -13,8 +13,8 @@ import argparse
 from common import circumstances, write
 
 from vitsearch.environment import pick_device
-from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.ranking import kendall
+from vitsearch.scoring import ProxyEvaluator
 
 FAMILIES = {  # timm's name: parameters in millions, top-1 and proxy of the paper
     "PiT": {"pit_ti_224": (4.9, 73.8, 2.9e4), "pit_xs_224": (10.6, 78.2, 3.4e4), "pit_s_224": (23.5, 80.5, 4.3e4)},

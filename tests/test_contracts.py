@@ -13,13 +13,13 @@ import torch
 
 from vitsearch import architecture, cost
 from vitsearch.cost import Geometry, Limits
-from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.export import FORMATS, single_file, untrained
 from vitsearch.models import build, builders
 from vitsearch.predictor import fit
 from vitsearch.proxies import PROXIES
 from vitsearch.ranking import kendall
 from vitsearch.records import Objective, Trial
+from vitsearch.scoring import ProxyEvaluator
 from vitsearch.search import STRATEGIES, Domain
 from vitsearch.spaces import SPACES, cost_of, decode, sample
 

@@ -22,8 +22,8 @@ from vitsearch.correlation import (
 )
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, UnknownName
-from vitsearch.evaluate import score
 from vitsearch.proxies import PROXIES
+from vitsearch.scoring import score
 from vitsearch.spaces import cost_of, sample
 
 Cli = Callable[..., Any]

@@ -27,6 +27,7 @@ ORDER = [
     "predictor",
     "latency",
     "throughput",
+    "scoring",
     "evaluate",
     "benchmark",
     "correlation",

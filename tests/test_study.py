@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import BadStudy, NothingFits, UnknownName, VitsearchError
-from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.records import Trial
+from vitsearch.scoring import ProxyEvaluator
 from vitsearch.spaces import SPACES, cost_of
 from vitsearch.study import SearchResult, Study, run_search
 
@@ -85,7 +85,7 @@ def evolved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     strategy, chunk = request.param
     out = tmp_path_factory.mktemp("studies") / "evolved"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitsearch.evaluate.CHUNK_ON_CPU", chunk)
+        patch.setattr("vitsearch.scoring.CHUNK_ON_CPU", chunk)
         search(out, trials=26, strategy=strategy, objective="dss,min:params")
     assert Study.open(out).chunk == chunk and Study.open(out).plan.strategy == strategy
     return out, strategy

@@ -32,7 +32,7 @@ _HOMES = {
     "export_timm": "vitsearch.export",
     "run_search": "vitsearch.study",
     "sample": "vitsearch.spaces",
-    "score": "vitsearch.evaluate",
+    "score": "vitsearch.scoring",
 }
 __all__ = [*sorted(_HOMES), "__version__"]
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from vitsearch.cost import Geometry as Geometry
     from vitsearch.cost import Limits as Limits
     from vitsearch.errors import VitsearchError as VitsearchError
-    from vitsearch.evaluate import score as score
     from vitsearch.export import export_timm as export_timm
     from vitsearch.models import build as build
     from vitsearch.proxies import PROXIES as PROXIES
     from vitsearch.records import Trial as Trial
+    from vitsearch.scoring import score as score
     from vitsearch.search import STRATEGIES as STRATEGIES
     from vitsearch.spaces import SPACES as SPACES
     from vitsearch.spaces import cost_of as cost_of

@@ -226,7 +226,7 @@ def score(
 ) -> None:
     """Score untrained networks with proxies: ours, and any of timm."""
     from vitsearch.data import open_data
-    from vitsearch.evaluate import ProxyEvaluator
+    from vitsearch.scoring import ProxyEvaluator
 
     if not arch and not timm:
         raise VitsearchError("`score` needs an ARCH or --timm MODEL, but got neither")

@@ -17,11 +17,11 @@ from vitsearch.architecture import Settings
 from vitsearch.benchmark import Table
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, UnknownName, VitsearchError
-from vitsearch.evaluate import OUT_OF_MEMORY, ProxyEvaluator
 from vitsearch.proxies import PROXIES, parse_proxy
 from vitsearch.ranking import MEASURES, agreement, bootstrap_agreement, kendall
 from vitsearch.records import check_made_alike, parse_json
 from vitsearch.registry import did_you_mean
+from vitsearch.scoring import OUT_OF_MEMORY, ProxyEvaluator
 from vitsearch.spaces import cost_of
 
 BASELINES = ("params", "macs", "depth", "width")

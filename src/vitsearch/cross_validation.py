@@ -17,10 +17,10 @@ from vitsearch.benchmark import read_table
 from vitsearch.correlation import BASELINES, Row
 from vitsearch.cost import Geometry
 from vitsearch.errors import UnknownName, VitsearchError
-from vitsearch.evaluate import score
 from vitsearch.predictor import FEWEST, Prediction, Predictor, digest_of_file, fit
 from vitsearch.ranking import MEASURES, agreement, bootstrap_agreement
 from vitsearch.registry import did_you_mean
+from vitsearch.scoring import score
 from vitsearch.spaces import cost_of
 
 FOLDS = 5

@@ -21,11 +21,12 @@ from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import PREDICTOR, SUPERNET, THROUGHPUT, Evaluator, Score
+from vitsearch.evaluate import PREDICTOR, SUPERNET, THROUGHPUT, Evaluator
 from vitsearch.latency import LATENCY, Speed, SpeedLimits, note_other_machine, read_speed
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
+from vitsearch.scoring import Score
 from vitsearch.search import Domain, History, TriedIndex, parse_strategy
 from vitsearch.spaces import SPACES, Space, decode
 

@@ -22,7 +22,6 @@ from vitsearch.benchmark import Entry, Table, write_table
 from vitsearch.correlation import Conditions, Network
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import score
 from vitsearch.methods.comparison import Comparison, Folds, sizes_of
 from vitsearch.methods.discovery import DiscoveryPlan, run_discovery, supervised, warnings_of
 from vitsearch.methods.enumeration import Pairings, enumerate_pairs
@@ -36,6 +35,7 @@ from vitsearch.proxies.expression import UNARY, Binary, Formula, Input, Node, Un
 from vitsearch.proxies.operations import UNARY as OPERATIONS
 from vitsearch.ranking import kendall
 from vitsearch.records import Journal
+from vitsearch.scoring import score
 from vitsearch.spaces import SPACES, canonical, cost_of, sample
 
 SMALL = Geometry(image_size=32, classes=10)

@@ -13,10 +13,10 @@ from torch import Tensor
 from vitsearch.architecture import Attention, Settings
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch, open_data
-from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.methods.preselection import Pass
 from vitsearch.methods.score_tables import ScoreTables, Tables, code_images, score_tables
 from vitsearch.models import Supernet
+from vitsearch.scoring import ProxyEvaluator
 from vitsearch.spaces import SPACES
 from vitsearch.spaces.isotropic import Isotropic
 

@@ -29,7 +29,6 @@ from scipy.stats import linregress
 
 from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import Score
 from vitsearch.methods import space_evolution
 from vitsearch.methods.space_evolution import evolve_space
 from vitsearch.methods.space_figures import choices_by_step, errors_by_depth, errors_by_space
@@ -50,6 +49,7 @@ from vitsearch.methods.space_moves import (
     with_choice,
 )
 from vitsearch.methods.space_study import Evolved, Training, read_evolution
+from vitsearch.scoring import Score
 from vitsearch.spaces import SPACES, cost_of
 from vitsearch.spaces.windowed import DIMENSIONS, Windowed
 from vitsearch.training.distill import distillation

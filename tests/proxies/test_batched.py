@@ -9,11 +9,10 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-from vitsearch import evaluate
+from vitsearch import scoring
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch, open_data
-from vitsearch.evaluate import CPU_MOST, ProxyEvaluator
 from vitsearch.models import build
 from vitsearch.models.initialise import draw_seed
 from vitsearch.models.weights import WeightBank, cut
@@ -22,6 +21,7 @@ from vitsearch.proxies.batched import BATCHED, score_group
 from vitsearch.proxies.diversity import Summed, nuclear_norms, nuclear_norms_of
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.proxies.takers import GradientNorm
+from vitsearch.scoring import CPU_MOST, ProxyEvaluator
 from vitsearch.spaces import SPACES, decode, sample
 
 GEOMETRY = Geometry(image_size=64, classes=10)
@@ -185,14 +185,14 @@ def test_other_proxies_come_along() -> None:
 def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A device that takes three networks at most: eight become four, then two, and the scores are the same."""
     networks = [dict(s) for s in sample("autoformer-micro", 8, seed=5)]
-    whole = evaluate.score_group
+    whole = scoring.score_group
 
     def small_device(plans: list[Any], *arguments: Any, **options: Any) -> Any:
         if len(plans) > 3:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return whole(plans, *arguments, **options)
 
-    monkeypatch.setattr(evaluate, "score_group", small_device)
+    monkeypatch.setattr(scoring, "score_group", small_device)
     scorer = evaluator(["dss"])
     scorer.at_once = 8
     same_width = [settings | {"embed_dim": 32} for settings in networks]

@@ -12,9 +12,9 @@ from torch import Tensor
 from vitsearch import sample
 from vitsearch.architecture import Attention as Block
 from vitsearch.cost import Geometry
-from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.models.layers import Attention
 from vitsearch.proxies import batched, centred, diversity
+from vitsearch.scoring import ProxyEvaluator
 from vitsearch.spaces import decode
 
 

@@ -21,7 +21,6 @@ from vitsearch.correlation import Conditions, Network, ScoreBook
 from vitsearch.cost import Geometry
 from vitsearch.data import open_data
 from vitsearch.errors import VitsearchError
-from vitsearch.evaluate import ProxyEvaluator, score
 from vitsearch.methods.formula_draws import Grammar
 from vitsearch.models import build
 from vitsearch.proxies import PROXIES, parse_proxy
@@ -39,6 +38,7 @@ from vitsearch.proxies.expression import (
     parse_formula,
 )
 from vitsearch.proxies.layers import layer_value
+from vitsearch.scoring import ProxyEvaluator, score
 from vitsearch.spaces import SPACES, sample
 
 GEOMETRY = Geometry(image_size=32, classes=10)

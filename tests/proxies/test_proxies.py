@@ -16,11 +16,11 @@ from torch import Tensor
 from vitsearch.cost import Geometry
 from vitsearch.data import open_data
 from vitsearch.errors import ProxyUndefined, UnknownName
-from vitsearch.evaluate import ProxyEvaluator, score
 from vitsearch.models import VisionNetwork, build
 from vitsearch.proxies import PROXIES, Subject, parse_proxy, proxy
 from vitsearch.proxies.base import linear_roles
 from vitsearch.proxies.diversity import nuclear_norms
+from vitsearch.scoring import ProxyEvaluator, score
 from vitsearch.spaces import SPACES, cost_of, decode, sample
 
 GEOMETRY = Geometry(image_size=32, classes=10)

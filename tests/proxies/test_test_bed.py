@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch, open_data
-from vitsearch.evaluate import ProxyEvaluator, score
 from vitsearch.models import build
 from vitsearch.proxies import PROXIES, Subject, parse_proxy
+from vitsearch.scoring import ProxyEvaluator, score
 from vitsearch.spaces import SPACES
 
 GEOMETRY = Geometry(image_size=32, classes=10)
@@ -241,7 +241,7 @@ def test_zen_equals_a_network_in_training_mode() -> None:
 
 
 def test_scoring_leaves_buffers_and_hooks_alone() -> None:
-    from vitsearch.evaluate import timm_subject
+    from vitsearch.scoring import timm_subject
 
     evaluator = ProxyEvaluator(list(PROXIES), geometry=GEOMETRY, device="cpu", batch_size=4)
     subject = timm_subject("resnet10t", evaluator, 64)

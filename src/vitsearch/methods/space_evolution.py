@@ -31,7 +31,7 @@ from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.data import open_training_data
 from vitsearch.environment import describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import SUPERNET, Evaluator, Score, SupernetEvaluator
+from vitsearch.evaluate import SUPERNET, Evaluator, SupernetEvaluator
 from vitsearch.methods.space_moves import (
     Move,
     Rules,
@@ -54,6 +54,7 @@ from vitsearch.methods.space_study import (
     read_evolution,
 )
 from vitsearch.records import Journal, Trial
+from vitsearch.scoring import Score
 from vitsearch.spaces import SPACES, Space
 from vitsearch.spaces.windowed import DIMENSIONS, Windowed
 from vitsearch.study import parse_objective, study_folder

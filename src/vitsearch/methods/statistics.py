@@ -32,13 +32,13 @@ from vitsearch.architecture import Architecture, brief, check_whole
 from vitsearch.correlation import Conditions, Network
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import ProxyEvaluator
 from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.branches import Branches, branches
 from vitsearch.proxies.expression import INPUTS
 from vitsearch.proxies.group_pass import GroupPass
 from vitsearch.proxies.layers import LINEARS, OF_MLP, Layer, LayerTaker, block_names, weights_of
 from vitsearch.records import check_made_alike, lock_file, parse_json, write_bytes_atomically
+from vitsearch.scoring import ProxyEvaluator
 from vitsearch.spaces import decode
 
 SLOTS = (

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from vitsearch.cost import Geometry
-from vitsearch.evaluate import CHUNK_ALONE, CHUNK_OF_SLOW, CHUNK_ON_CPU, CHUNK_ON_GPU, ProxyEvaluator
 from vitsearch.records import Journal, Trial
+from vitsearch.scoring import CHUNK_ALONE, CHUNK_OF_SLOW, CHUNK_ON_CPU, CHUNK_ON_GPU, ProxyEvaluator
 from vitsearch.spaces import decode, sample
 from vitsearch.study import run_search
 

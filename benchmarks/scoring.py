@@ -133,13 +133,8 @@ def timed(device: torch.device, work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, found
 
 
-def chunk_of(evaluator: ProxyEvaluator, networks: list[Settings]) -> int:
-    """As a search has it."""
-    return evaluator.chunk(decode(networks[0]).present())
-
-
 def in_chunks(evaluator: ProxyEvaluator, networks: list[dict[str, Any]], proxy: str) -> list[float]:
-    chunk = chunk_of(evaluator, networks)
+    chunk = evaluator.chunk(networks[0])  # as a search has it
     return [
         score.scores[proxy]
         for start in range(0, len(networks), chunk)
@@ -168,7 +163,7 @@ def measure(
     some, memory = typical(networks, few), 0
     times: list[tuple[float, float, float]] = []
     for _ in range(rounds):  # each starts warm: memory that another gave back must be cleared first
-        in_chunks(evaluator, networks[: chunk_of(evaluator, networks)], proxy)
+        in_chunks(evaluator, networks[: evaluator.chunk(networks[0])], proxy)
         reset_peak_memory(device)
         taken, ours = timed(device, lambda: in_chunks(evaluator, networks, proxy))
         memory = memory or peak_memory(device)
@@ -210,7 +205,7 @@ def sweep_counts(device: torch.device, counts: list[int]) -> Iterator[dict[str, 
     """Time and peak memory against the number of networks: one grows in proportion, the other does not."""
     evaluator = ProxyEvaluator(["dss"], seed=0, device=device)
     some = vitsearch.sample("autoformer-tiny", 2048, seed=3)
-    in_chunks(evaluator, some[: chunk_of(evaluator, some)], "dss")
+    in_chunks(evaluator, some[: evaluator.chunk(some[0])], "dss")
     for count in counts:
         networks = vitsearch.sample("autoformer-tiny", count, seed=4)
         reset_peak_memory(device)

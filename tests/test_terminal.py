@@ -1,4 +1,4 @@
-"""Progress where stderr is a file or a pipe: plain lines, now and then; none with --quiet."""
+"""What a terminal shows: numbers, and progress as plain lines where stderr is a file or a pipe, none with --quiet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from vitsearch import terminal
-from vitsearch.terminal import progress_bar
+from vitsearch.terminal import in_words, progress_bar
 
 
 @pytest.fixture
@@ -51,3 +51,7 @@ def test_quiet(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
         clock[0] += 60
         tick(5)
     assert not caplog.messages
+
+
+def test_counts_are_shown_whole_and_scores_to_six_digits() -> None:
+    assert [in_words(value) for value in (6_643_530, 68241.6491, 1e-9, 0)] == ["6,643,530", "68241.6", "1e-09", "0"]

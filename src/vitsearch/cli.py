@@ -61,14 +61,13 @@ from vitsearch.spaces import SPACES, Space, cost_of, space_of
 from vitsearch.spaces import sample as draw_sample
 from vitsearch.specialize_command import specialize
 from vitsearch.supernet_command import supernet
-from vitsearch.terminal import emit, progress_bar, show, summary
+from vitsearch.terminal import emit, in_words, progress_bar, show, summary
 from vitsearch.training_command import recipes, train
 
 # typer carries its own click in some versions and uses the package in others
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 GLOBAL_HELP = "Anywhere on the line: --plugin FILE.py, -v / --verbose, -q / --quiet."
 INTERRUPTED = 130
-SCORED_AT_ONCE = 64  # between two steps of the progress bar
 log = logging.getLogger("vitsearch")
 app = typer.Typer(
     name="vitsearch",
@@ -235,17 +234,18 @@ def score(
     classes = classes if classes is not None else open_data(data).classes
     names, room = proxy.split(","), read_quantity("--memory", memory)
     options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size, "memory": room}
-    groups: dict[tuple[Geometry, int, str], list[int]] = {}
+    groups: dict[tuple[Geometry, int, str, str], list[int]] = {}
     for number, item in enumerate(given):
         geometry = choose_geometry(item.geometry, image_size, classes)
         key = (geometry, item.seed if seed is None else seed, item.weights if weights is None else weights)
-        groups.setdefault(key, []).append(number)
+        groups.setdefault((*key, str(item.settings["space"])), []).append(number)
     rows: dict[int, dict[str, Any]] = {}
     with progress_bar("scoring", len(given) + len(timm or [])) as tick:
-        for (geometry, used, scheme), numbers in groups.items():
+        for (geometry, used, scheme, _), numbers in groups.items():
             evaluator = ProxyEvaluator(names, geometry=geometry, seed=used, weights=scheme, **options)
-            for start in range(0, len(numbers), SCORED_AT_ONCE):
-                part = numbers[start : start + SCORED_AT_ONCE]
+            size = evaluator.chunk(given[numbers[0]].settings)
+            for start in range(0, len(numbers), size):
+                part = numbers[start : start + size]
                 found = evaluator([given[number].settings for number in part])
                 rows |= {number: score_json(one, used, scheme) for number, one in zip(part, found, strict=True)}
                 tick(len(rows))
@@ -266,7 +266,7 @@ def show_scores(rows: list[dict[str, Any]], names: list[str], as_json: bool) -> 
         return emit(rows)
     table = Table("architecture", *names)
     for row in rows:
-        cells = [f"{row['scores'][n]:.6g}" if n in row["scores"] else row["errors"][n] for n in names]
+        cells = [in_words(row["scores"][n]) if n in row["scores"] else row["errors"][n] for n in names]
         table.add_row(row["arch"].get("timm") or summary(row["arch"]), *cells)
     show(table)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vitsearch.architecture import Architecture, Settings
+from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry
 from vitsearch.data import (
     evaluation_batches,
@@ -170,9 +170,9 @@ class Evaluator:
     def at_once(self, count: int | None) -> None:
         self.proxies.at_once = count
 
-    def chunk(self, plan: Architecture) -> int:
-        """How many networks like this to give at a time."""
-        return CHUNK_ALONE if self.supernets or self.speeds else self.proxies.chunk(plan)
+    def chunk(self, settings: Settings) -> int:
+        """How many networks of this one's space to give at a time."""
+        return CHUNK_ALONE if self.supernets or self.speeds else self.proxies.chunk(settings)
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         evaluators: list[Callable[[Sequence[Settings]], list[Score]]] = [

@@ -111,10 +111,12 @@ class ProxyEvaluator:
             )
         return self._banks[key]
 
-    def chunk(self, plan: Architecture) -> int:
-        """How many networks like this to give at a time."""
+    def chunk(self, settings: Settings) -> int:
+        """How many networks of this one's space to give at a time."""
         slow = {text: proxy for text, (proxy, _) in self.proxies.items() if proxy.needs_data or proxy.needs_gradient}
-        if slow and not (can_batch(plan) and all(goes_batched(text, self.batch_size) for text in slow)):
+        if slow and not (
+            can_batch(decode(settings).present()) and all(goes_batched(text, self.batch_size) for text in slow)
+        ):
             return CHUNK_ALONE
         if self.device.type != "cpu":
             return CHUNK_ON_GPU

@@ -49,7 +49,7 @@ from vitsearch.options import (
     SpaceArgument,
 )
 from vitsearch.spaces import SPACES, patch_words, patches_of
-from vitsearch.terminal import emit, progress_bar, show, summary
+from vitsearch.terminal import emit, in_words, progress_bar, show, summary
 
 log = logging.getLogger("vitsearch")
 
@@ -256,7 +256,7 @@ def report_search(result: Any, as_json: bool) -> None:
     table = Table("trial", *best.measured, "architecture")
     for trial in dict.fromkeys(trial.number for trial in [best, *front[:20]]):
         row = study.trials[trial]
-        cells = [f"{value:,}" if isinstance(value, int) else f"{value:.6g}" for value in row.measured.values()]
+        cells = [in_words(value) for value in row.measured.values()]
         table.add_row(f"{trial}{' (best)' if trial == best.number else ''}", *cells, summary(row.settings))
     show(table)
     print(json.dumps(best.settings))

@@ -28,7 +28,7 @@ from vitsearch.ranking import pareto_front
 from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
 from vitsearch.scoring import Score
 from vitsearch.search import Domain, History, TriedIndex, parse_strategy
-from vitsearch.spaces import SPACES, Space, decode
+from vitsearch.spaces import SPACES, Space
 
 FORMAT = 1
 log = logging.getLogger("vitsearch")
@@ -276,7 +276,7 @@ def run_search(
         latency=speed.model if speed else None,
     )
     evaluator.check(found, geometry)
-    chunk = evaluator.chunk(decode(first[0]).present()) if first else 1
+    chunk = evaluator.chunk(first[0]) if first else 1
     environment, path = describe_environment(chosen) | evaluator.digests(), Path(out)
     # the journal's lock comes before anything is read
     with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:

@@ -30,6 +30,11 @@ def summary(settings: Settings) -> str:
     return " ".join(words)
 
 
+def in_words(value: float) -> str:
+    """A number for tables: counts whole, the rest to six digits."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+
+
 def emit(value: Any) -> None:
     print(json.dumps(value, allow_nan=False))
 

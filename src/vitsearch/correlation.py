@@ -135,7 +135,7 @@ class ScoreBook:
         proxies: Sequence[str],
         seeds: Sequence[int],
         progress: Callable[[int, int], None] | None = None,
-        chunk: int = 16,
+        chunk: int | None = None,
     ) -> None:
         """Score what is not in the book yet."""
         names = [name for name in proxies if name != TE_SCORE]
@@ -153,7 +153,7 @@ class ScoreBook:
         }
         for (geometry, seed, missing), listed in work.items():
             evaluator = ProxyEvaluator(missing, geometry=geometry, seed=seed, **options)
-            size = chunk if evaluator.device.type == "cpu" else 32 * chunk
+            size = chunk or evaluator.chunk(listed[0].settings)
             for start in range(0, len(listed), size):
                 if progress:
                     progress(done, total)

@@ -17,8 +17,9 @@ import matplotlib
 from common import circumstances, write
 
 from vitsearch.benchmark import Table, read_table
-from vitsearch.correlation import BASELINES, Conditions, ScoreBook, between_proxies, choose_proxies, correlate, measured
+from vitsearch.correlation import Conditions, ScoreBook, between_proxies, choose_proxies, correlate, measured
 from vitsearch.environment import pick_device
+from vitsearch.proxies.size import BASELINES
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt

@@ -12,7 +12,6 @@ from scipy.stats import kendalltau, rankdata, spearmanr
 
 from vitsearch.benchmark import Column, Entry, Table, write_table
 from vitsearch.correlation import (
-    BASELINES,
     FAST,
     Conditions,
     ScoreBook,
@@ -23,6 +22,7 @@ from vitsearch.correlation import (
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, UnknownName
 from vitsearch.proxies import PROXIES
+from vitsearch.proxies.size import BASELINES
 from vitsearch.scoring import score
 from vitsearch.spaces import cost_of, sample
 

@@ -10,7 +10,7 @@ import torch
 
 from vitsearch.cost import Geometry
 from vitsearch.records import Journal, Trial
-from vitsearch.scoring import CHUNK_ALONE, CHUNK_OF_SLOW, CHUNK_ON_CPU, CHUNK_ON_GPU, ProxyEvaluator
+from vitsearch.scoring import CHUNK_ALONE, CHUNK_OF_MIXED, CHUNK_OF_SLOW, CHUNK_ON_CPU, CHUNK_ON_GPU, ProxyEvaluator
 from vitsearch.spaces import sample
 from vitsearch.study import run_search
 
@@ -24,6 +24,8 @@ SMALL_S3 = "s3:depth=1+2/1/1/1,embed_dim=16+24,num_heads=2,mlp_ratio=1,window_si
         ("dss,params", "pit", CHUNK_ON_CPU, CHUNK_ON_GPU),
         ("params,macs", SMALL_S3, CHUNK_ON_CPU, CHUNK_ON_GPU),
         ("dss,snip", "autoformer-tiny", CHUNK_OF_SLOW, CHUNK_ON_GPU),
+        ("dss,zen", "pit", CHUNK_OF_SLOW, CHUNK_OF_MIXED),
+        ("zen", "mobilenetv2", CHUNK_ALONE, CHUNK_ALONE),
         ("synflow", "vitas", CHUNK_OF_SLOW, CHUNK_ON_GPU),
         ("dss", SMALL_S3, CHUNK_ALONE, CHUNK_ALONE),  # windows do not go together
         ("zico:batches=8", "pit", CHUNK_ALONE, CHUNK_ALONE),  # of one image each there is no deviation

@@ -18,13 +18,13 @@ from vitsearch.benchmark import Table
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, UnknownName, VitsearchError
 from vitsearch.proxies import PROXIES, parse_proxy
+from vitsearch.proxies.size import BASELINES
 from vitsearch.ranking import MEASURES, agreement, bootstrap_agreement, kendall
 from vitsearch.records import check_made_alike, parse_json
 from vitsearch.registry import did_you_mean
 from vitsearch.scoring import OUT_OF_MEMORY, ProxyEvaluator
 from vitsearch.spaces import cost_of
 
-BASELINES = ("params", "macs", "depth", "width")
 FAST = (
     *("dss", "dss-diversity"),  # one pass, many networks at a time
     *("naswot", "linear_regions", "entropy"),  # one forward pass

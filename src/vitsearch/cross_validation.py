@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from vitsearch.architecture import Settings, brief, check_seed
 from vitsearch.benchmark import read_table
-from vitsearch.correlation import BASELINES, Row
+from vitsearch.correlation import Row
 from vitsearch.cost import Geometry
 from vitsearch.errors import UnknownName, VitsearchError
 from vitsearch.predictor import FEWEST, Prediction, Predictor, digest_of_file, fit
+from vitsearch.proxies.size import BASELINES
 from vitsearch.ranking import MEASURES, agreement, bootstrap_agreement
 from vitsearch.registry import did_you_mean
 from vitsearch.scoring import score

@@ -92,10 +92,11 @@ def discover(
 ) -> None:
     """Discover a proxy: evolve formulas on benchmark tables, and say what they are worth on networks they never saw."""
     from vitsearch.benchmark import read_table
-    from vitsearch.correlation import BASELINES, check_columns, choose_proxies
+    from vitsearch.correlation import check_columns, choose_proxies
     from vitsearch.methods.discovery import DiscoveryPlan, run_discovery
     from vitsearch.methods.formula_draws import Grammar
     from vitsearch.methods.proxy_discovery import Evolution
+    from vitsearch.proxies.size import BASELINES
 
     tables = [read_table(path) for path in bench]
     check_columns(tables, column or [])

@@ -29,6 +29,7 @@ from vitsearch.proxies import Proxy, Subject, parse_proxy
 from vitsearch.proxies.batched import CENTRED, goes_batched, routes, score_group
 from vitsearch.proxies.diversity import nuclear_norms
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
+from vitsearch.proxies.size import BASELINES
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import canonical, decode, space_over
 
@@ -36,9 +37,10 @@ log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
 CPU_ROOM, CPU_MOST = 1 << 30, 8
 """On the CPU, networks at once save calls; beyond this many bytes or networks, caches lose what the calls gain."""
-CHUNK_ON_GPU, CHUNK_ON_CPU, CHUNK_OF_SLOW, CHUNK_ALONE = 2048, 48, 16, 8
-"""Networks between two writes of a journal: a stopped search loses no more. On a CPU, slow is all but DSS and costs;
-alone is who gains nothing from company, such as a network that a supernet evaluates."""
+CHUNK_ON_GPU, CHUNK_OF_MIXED, CHUNK_ON_CPU, CHUNK_OF_SLOW, CHUNK_ALONE = 2048, 256, 48, 16, 8
+"""Networks between two writes of a journal: a stopped search loses no more. On a GPU, mixed are proxies of which some
+take networks one by one; on a CPU, slow is all but DSS and sizes. Alone is who gains nothing from company, such as a
+network that a supernet evaluates."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
 
 
@@ -113,14 +115,13 @@ class ProxyEvaluator:
 
     def chunk(self, settings: Settings) -> int:
         """How many networks of this one's space to give at a time."""
-        slow = {text: proxy for text, (proxy, _) in self.proxies.items() if proxy.needs_data or proxy.needs_gradient}
-        if slow and not (
-            can_batch(decode(settings).present()) and all(goes_batched(text, self.batch_size) for text in slow)
-        ):
+        slow = {text: proxy.name for text, (proxy, _) in self.proxies.items() if proxy.name not in BASELINES}
+        together = {text for text in slow if goes_batched(text, self.batch_size)}
+        if slow and not (together and can_batch(decode(settings).present())):
             return CHUNK_ALONE
         if self.device.type != "cpu":
-            return CHUNK_ON_GPU
-        return CHUNK_ON_CPU if {proxy.name for proxy in slow.values()} <= CENTRED else CHUNK_OF_SLOW
+            return CHUNK_ON_GPU if together == slow.keys() else CHUNK_OF_MIXED
+        return CHUNK_ON_CPU if CENTRED.issuperset(slow.values()) else CHUNK_OF_SLOW
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from vitsearch.errors import VitsearchError
 from vitsearch.methods.evidence import Column, Evidence
 from vitsearch.methods.numbers import Array
+from vitsearch.proxies.size import BASELINES
 from vitsearch.ranking import NEAR
 from vitsearch.spaces import cost_of, decode
 
-SIZES = ("params", "macs", "depth", "width")
 TOO_NEAR = 0.95
 """A formula with this tau with one of `JUDGES_OF_SIZE` is a size baseline."""
 JUDGES_OF_SIZE = ("params", "macs", "depth")
@@ -143,13 +143,13 @@ class Comparison:
     def rows(self, scores: Mapping[str, Sequence[Array]]) -> list[dict[str, Any]]:
         """For each score: a row for each column, then the joint one with its differences from the size baselines."""
         everything = dict(scores)
-        everything |= {name: [sizes[name] for sizes in self.sizes] for name in SIZES}
+        everything |= {name: [sizes[name] for sizes in self.sizes] for name in BASELINES}
         draws = {name: self.taus(values) for name, values in everything.items()}
         near = {name: self.taus(values, near=True) for name, values in everything.items()}
         joint = {name: values.mean(0) for name, values in draws.items()}
-        best = max(SIZES, key=lambda name: np.nan_to_num(joint[name][0], nan=-1))
+        best = max(BASELINES, key=lambda name: np.nan_to_num(joint[name][0], nan=-1))
         rows: list[dict[str, Any]] = []
-        for name in [*SIZES, *scores]:
+        for name in [*BASELINES, *scores]:
             for number, column in enumerate(self.columns):
                 row: dict[str, Any] = {"score": name, "dataset": column.label, "networks": len(column.networks)}
                 row |= _interval("kendall", draws[name][number])

@@ -14,6 +14,7 @@ from vitsearch.cost import architecture_cost
 from vitsearch.proxies.base import Subject, linear_roles, proxy
 
 PAPER = "the baseline"
+BASELINES = ("params", "macs", "depth", "width")
 
 
 @proxy("params", paper=PAPER)

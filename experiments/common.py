@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def circumstances(device: torch.device, commit: str | None = None) -> dict[str, 
 
 
 def command_line() -> str:
-    """As it was given, but for where files were: of a path its last part. The commit stands beside it."""
+    """As it was given, but for where files were: of a path from the root its last part. The commit stands beside it."""
     given = iter(sys.argv[1:])
     words = ["python", f"experiments/{Path(sys.argv[0]).stem}.py"]
     for word in given:
@@ -43,8 +44,9 @@ def command_line() -> str:
             next(given)
         else:
             kind, colon, path = word.rpartition(":")
-            words.append(f"{kind}{colon}{Path(path).name}" if "/" in path else word)
-    return " ".join(words)
+            elsewhere = Path(path).is_absolute() or ".." in Path(path).parts
+            words.append(f"{kind}{colon}{Path(path).name}" if elsewhere else word)
+    return shlex.join(words)
 
 
 def write(name: str, found: dict[str, Any], folder: Path = RESULTS) -> Path:

@@ -432,3 +432,13 @@ def test_winners_are_read_beside_random_networks_and_the_most_parameters(
     assert all("minus_params" not in rows[name] and rows[name]["test_top1"]["values"] == [70, 71] for name in same)
     assert "| params | " in "\n".join(experiments("result_tables").proxy_winners(found))
     draws(experiments, tmp_path, "proxy_winners.svg")
+
+
+def test_a_command_names_spaces_whole_and_no_path_of_the_machine(
+    experiments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = "s3-initial:depth=1+2,window_size=2+4/2+4/2/1"
+    given = ["--data", "parquet:/srv/data/cifar10", "--space", space, "--work", "../runs/s3", "--commit", "abc"]
+    monkeypatch.setattr("sys.argv", ["/home/somebody/experiments/s3_bias_tables.py", *given])
+    expected = f"python experiments/s3_bias_tables.py --data parquet:cifar10 --space {space} --work s3"
+    assert experiments("common").command_line() == expected

@@ -15,6 +15,8 @@ from typing import Any
 
 from pages import RESULTS, ROOT
 
+from vitsearch.ranking import kendall
+
 Row = dict[str, Any]
 RANKED = ("snip", "normalised")
 WEIGHTS = {"tuned": "that after fine-tuning", "scratch": "that from scratch"}
@@ -252,9 +254,20 @@ def s3_inherited(found: Row) -> list[str]:
     ]
     names = ["parameters", "inherited", "after fine-tuning", "from scratch"]
     taus = ", ".join(f"{two_digits(tau)} with {WEIGHTS[name]}" for name, tau in found["kendall"].items())
-    shown = [*table(names, rows), "", f"Kendall's tau of inherited accuracy: {taus}."]
+    shown = [*table(names, rows), "", f"Kendall's tau of inherited accuracy: {taus}. {beside_inherited(order)}"]
     looks = [look for cell in found["cells"] for look in cell.get("attention", [])]
     return [*shown, "", *where_blocks_look(looks)] if looks else shown
+
+
+def beside_inherited(rows: list[Row]) -> str:
+    """How well a size ranks the same networks, and one seed of their training another."""
+    scratch = [row["scratch"] for row in rows]
+    of_size = kendall([row["params"] for row in rows], [one["mean"] for one in scratch])
+    words = f"With accuracy from scratch, parameters alone have {two_digits(of_size)}"
+    if min(len(one["values"]) for one in scratch) < 2:
+        return f"{words}."
+    of_seeds = kendall(*([one["values"][seed] for one in scratch] for seed in (0, 1)))
+    return f"{words}, one seed has {two_digits(of_seeds)} with another."
 
 
 def where_blocks_look(looks: list[Row]) -> list[str]:

@@ -281,7 +281,7 @@ def circumstances(device: torch.device, commit: str | None) -> dict[str, Any]:
 def how_many(proxy: str, space: str, small: bool, quick: bool) -> int:
     """Networks of a batched measurement, unless given: whole chunks, as a search has them, where these take seconds."""
     if quick:
-        return 16 if space == "pit" else CHUNK_ON_CPU
+        return 8 if space == "pit" else CHUNK_ON_CPU
     if small:
         return 2 * CHUNK_ON_CPU if proxy == "dss" else 32
     few, many = (256, 1024) if proxy in ("snip", "grad_norm") else (512, 2048)
@@ -300,7 +300,7 @@ def speeds(options: argparse.Namespace, device: torch.device) -> Iterator[dict[s
             ("pit", "fresh", ["dss"]),
         ]
     compared = options.compared or (4 if options.quick else 12 if small else 200)
-    few = min(4, options.networks or 4) if options.quick else 6 if small else 10
+    few = min(3, options.networks or 3) if options.quick else 6 if small else 10
     for space, weights, proxies in work:
         networks = vitsearch.sample(space, max(options.networks or 2048, compared), seed=1)
         exact = exact_scores(networks[:compared], proxies, device, weights)

@@ -16,7 +16,6 @@ from vitsearch.data import open_training_data
 from vitsearch.evaluate import SupernetEvaluator
 from vitsearch.models.super_transformer import Sharing
 from vitsearch.spaces import SPACES, Space, cost_of
-from vitsearch.spaces.channelwise import Channelwise
 from vitsearch.spaces.identity import identity_probability
 from vitsearch.study import run_search
 from vitsearch.training.plan import TrainingPlan
@@ -163,18 +162,8 @@ class Bench:
 
 def dimensions(space: Space, patch_size: int, heads: int, depth: int) -> Space:
     """Widths alone: one patch size, one head count, every block there."""
-    assert isinstance(space, Channelwise)
-    made = Channelwise(
-        name=f"{space.name}-dimensions",
-        description=f"{space.name} with the widths of {depth} blocks to choose",
-        paper=space.paper,
-        patch_sizes=(patch_size,),
-        embed_dim=space.embed_dim,
-        num_heads=(heads,),
-        attention_dim=space.attention_dim,
-        mlp_dim=space.mlp_dim,
-        steps=space.steps,
-        slot_count=depth,
-        identity=False,
-    )
-    return SPACES[made.name].with_patch_size(patch_size) if made.name in SPACES else SPACES.add(made.name, made)
+    base, _, varied = space.name.partition(":")
+    known = dict(each.split("=", 1) for each in varied.split(",")) if varied else {}
+    said = known | {"num_heads": str(heads), "slot_count": str(depth), "identity": "no"}
+    name = f"{base}:{','.join(f'{key}={value}' for key, value in said.items())}"
+    return SPACES[name].with_patch_size(patch_size)

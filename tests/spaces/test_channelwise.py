@@ -283,3 +283,36 @@ def test_the_class_token_enters_with_class_attention() -> None:
     narrow.load_state_dict(by_timm.state_dict())
     tokens = torch.randn(2, 5, 77, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(narrow(tokens), by_timm(tokens))
+
+
+def test_a_variant_is_its_name() -> None:
+    """It has the members of a space made with the same fields, and is found again by what its members say."""
+    space = SPACES["vitas:embed_dim=8+11,num_heads=1+2,attention_dim=12,mlp_dim=10,steps=2,slot_count=2"]
+    over = space.with_patch_size([2, 4])
+    named = {json.dumps(member | {"space": space.name}) for member in MEMBERS}
+    assert {json.dumps(member) for member in over.region(geometry=TINY)} == named
+    member = json.loads(sorted(named)[0])
+    assert space_of(member) == space and member in over and member not in VITAS
+    full = SPACES["vitas:slot_count=2,identity=no"]
+    assert full.size == 3 * 10 * 400**2 and 0 not in full.knobs[2].choices
+    block = SPACES["vitas-block:depth=3,embed_dim=64"]
+    assert block.size == 4 * 10 * 10 and len(block.envelope().stages[0].blocks) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("vitas:heads=3", "must name its choices once each, such as embed_dim=.*Did you mean 'num_heads'"),
+        ("vitas:num_heads=5", "`attention_dim` must divide by 3 x `steps` x heads, but got 1440"),
+        ("vitas:num_heads=3+3", "`num_heads` must have different choices"),
+        ("vitas:embed_dim=", "`embed_dim` must be a whole number, but got ''"),
+        ("vitas:embed_dim=64+-3", "`embed_dim` must be a whole number, but got '-3'"),
+        ("vitas:slot_count=0", "`slot_count` must be a whole number from 1 to 1024, but got 0"),
+        ("vitas:identity=maybe", "`identity` must be yes or no, but got 'maybe'"),
+        ("vitas:depth=3", "must name its choices once each"),
+        ("vitas-block:slot_count=3", "must name its choices once each"),
+    ],
+)
+def test_names_that_describe_nothing(name: str, reason: str) -> None:
+    with pytest.raises(VitsearchError, match=reason):
+        SPACES[name]

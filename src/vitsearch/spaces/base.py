@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from vitsearch.architecture import Architecture, Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost
 from vitsearch.errors import BadSettings, VitsearchError
-from vitsearch.registry import Registry
+from vitsearch.registry import Registry, did_you_mean
 from vitsearch.spaces.region import Cell, Region
 
 Choice: TypeAlias = Any  # a number, or a tuple of numbers (one for each stage)
@@ -142,6 +142,22 @@ class Space(ABC):
     def variant(self, text: str) -> Space:
         """The space named `name:text`: the same kind of networks with other choices."""
         raise VitsearchError(f"`space` {self.name} has no variants, but got {brief(f'{self.name}:{text}')}")
+
+    def said(self, text: str, known: Sequence[str], example: str) -> dict[str, str]:
+        """What a variant's name says of each of the `known` things."""
+        found: dict[str, str] = {}
+        for part in text.split(","):
+            name, equals, given = part.partition("=")
+            if not equals or name not in known or name in found:
+                rule = f"a variant of {self.name} must name its choices once each, such as {example}"
+                raise VitsearchError(f"{rule}, but got {brief(part)}.{did_you_mean(name, list(known))}")
+            found[name] = given
+        return found
+
+    def varied(self, text: str, values: Mapping[str, Any]) -> Space:
+        """The variant with this text behind its name and with these fields."""
+        named: dict[str, Any] = {"name": f"{self.name}:{text}", "description": f"{self.name} with other choices"}
+        return dataclasses.replace(self, **named, **values)
 
     def whole(self, geometry: Geometry) -> Region:
         """All members, with their costs for this input."""

@@ -4,6 +4,9 @@ Su et al., ViTAS: Vision Transformer Architecture Search, ECCV 2022. `vitas` is 
 twice the widths; `vitas-block` and `vitas-block-large` repeat one block twelve times at patch size 16 (section 5.3).
 A ratio r gives queries, keys and values together round(1440 r) channels, and MLPs round(1440 r). In settings, 0 heads
 is the identity: the slot chooses nothing but which weights of a supernet the others have, and its ratios are null.
+
+Any other choices are a variant with a name, as in windowed.py: `vitas:embed_dim=32+64,num_heads=2+4,attention_dim=240`,
+with `mlp_dim`, `steps` (of ratios), `slot_count` and `identity=no`, for slots that are never empty.
 """
 
 from __future__ import annotations
@@ -24,16 +27,23 @@ from vitsearch.architecture import (
     check_whole,
 )
 from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost, block_cost
-from vitsearch.errors import BadSettings
+from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.spaces.base import SPACES, Knob, Space
-from vitsearch.spaces.ratioed import Ratioed, check_ratio
+from vitsearch.spaces.ratioed import Ratioed, check_ratio, read_count
 from vitsearch.spaces.slotted import Frame, Member, Slots, SlottedRegion
+
+
+def read_flag(name: str, text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise VitsearchError(f"`{name}` must be yes or no, but got {text!r}")
+    return text == "yes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Channelwise(Ratioed):
     """Slots of blocks, each with choices of its own."""
 
+    own_readers = {"slot_count": read_count, "identity": read_flag}
     patch_sizes: tuple[int, ...] = (14, 16, 32)
     slot_count: int = 16
     identity: bool = True
@@ -191,6 +201,7 @@ class Channelwise(Ratioed):
 class Repeated(Ratioed):
     """One block, `depth` times."""
 
+    own_readers = {"depth": read_count}
     depth: int = 12
 
     @cached_property

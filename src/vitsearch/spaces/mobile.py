@@ -20,7 +20,6 @@ Any other choices are a variant with a name, as in windowed.py: `mobilenetv2:res
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,6 @@ from vitsearch.architecture import (
 )
 from vitsearch.cost import Cost, Geometry, block_cost, entry_cost
 from vitsearch.errors import BadSettings, VitsearchError
-from vitsearch.registry import did_you_mean
 from vitsearch.spaces.base import SPACES, Knob, Space
 from vitsearch.spaces.halved import HalvedRegion, Step
 from vitsearch.spaces.region import Region
@@ -161,17 +159,11 @@ class Mobile(Space):
 
     def variant(self, text: str) -> Space:
         values: dict[str, Any] = {}
-        for part in text.split(","):
-            name, equals, given = part.partition("=")
-            if not equals or name not in KNOBS or name in values:
-                rule = f"a variant of {self.name} must name its choices once each, such as resolution=32+64,depth=1+2"
-                raise VitsearchError(f"{rule}, but got {brief(part)}.{did_you_mean(name, list(KNOBS))}")
+        for name, given in self.said(text, KNOBS, "resolution=32+64,depth=1+2").items():
             places = 1 if name == "resolution" else len(getattr(self, name))
             found = read_choices(name, given, places)
             values[name] = found[0] if name == "resolution" else found
-        return dataclasses.replace(
-            self, name=f"{self.name}:{text}", description=f"{self.name} with other choices", **values
-        )
+        return self.varied(text, values)
 
 
 def check_resolution(value: object) -> int:

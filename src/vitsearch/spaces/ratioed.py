@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from vitsearch.architecture import (
     LARGEST,
@@ -29,6 +29,31 @@ from vitsearch.spaces.base import Space
 
 EXTRAS: dict[str, Any] = {"scale": "head", "cait": 0}
 """Settings that no search changes, and what they are where they are left out."""
+Readers: TypeAlias = Mapping[str, Callable[[str, str], Any]]
+
+
+def read_number(name: str, text: str, most: int = LARGEST) -> int:
+    if not text.isdecimal():
+        raise VitsearchError(f"`{name}` must be a whole number, but got {text!r}")
+    return check_whole(name, int(text), most=most)
+
+
+def read_count(name: str, text: str) -> int:
+    return read_number(name, text, most=1024)
+
+
+def read_numbers(name: str, text: str) -> tuple[int, ...]:
+    return tuple(read_number(name, choice) for choice in text.split("+"))
+
+
+READERS: Readers = {
+    "embed_dim": read_numbers,
+    "num_heads": read_numbers,
+    "attention_dim": read_number,
+    "mlp_dim": read_number,
+    "steps": read_count,
+}
+"""What a variant's name may say, and how it is read: + stands between choices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +68,21 @@ class Ratioed(Space):
     steps: int = 10
 
     def __post_init__(self) -> None:
+        for name in ("embed_dim", "num_heads"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise VitsearchError(f"`{name}` must have different choices, but got {brief(getattr(self, name))}")
         for name, width, parts in (("attention_dim", self.attention_dim, 3), ("mlp_dim", self.mlp_dim, 1)):
             for heads in self.num_heads if parts == 3 else (1,):
                 if width % (parts * self.steps * heads):
                     raise VitsearchError(f"`{name}` must divide by {parts} x `steps` x heads, but got {width}")
+
+    own_readers: ClassVar[Readers] = {}
+    """Of the fields that a subclass adds, those that a variant may change."""
+
+    def variant(self, text: str) -> Space:
+        readers = {**READERS, **self.own_readers}
+        said = self.said(text, list(readers), "embed_dim=32+64,num_heads=2+4,mlp_dim=240")
+        return self.varied(text, {name: readers[name](name, given) for name, given in said.items()})
 
     @cached_property
     def ratios(self) -> tuple[float, ...]:

@@ -34,7 +34,6 @@ from vitsearch.architecture import (
 )
 from vitsearch.cost import Geometry, architecture_cost
 from vitsearch.errors import BadSettings, VitsearchError
-from vitsearch.registry import did_you_mean
 from vitsearch.spaces.base import SPACES, Knob, Space
 from vitsearch.spaces.region import Cell, Region
 from vitsearch.spaces.staged import StagedRegion, count_stage, stage_member
@@ -197,16 +196,12 @@ class Windowed(Space):
         return dataclasses.replace(found, patch_size=self.patch_size)  # type: ignore[return-value]
 
     def variant(self, text: str) -> Space:
-        values: dict[str, Any] = {}
-        for part in text.split(","):
-            name, equals, given = part.partition("=")
-            if not equals or name not in (*DIMENSIONS, "bias_tables") or name in values:
-                near = did_you_mean(name, list(DIMENSIONS))
-                rule = f"a variant of {self.name} must name its choices once each, such as depth=1+2/1+2/4+6/1+2"
-                raise VitsearchError(f"{rule}, but got {brief(part)}.{near}")
-            values[name] = given if name == "bias_tables" else read_choices(name, given, self.stages)
-        description = f"{self.name} with other choices"
-        return dataclasses.replace(self, name=f"{self.name}:{text}", description=description, **values)
+        said = self.said(text, (*DIMENSIONS, "bias_tables"), "depth=1+2/1+2/4+6/1+2")
+        values = {
+            name: given if name == "bias_tables" else read_choices(name, given, self.stages)
+            for name, given in said.items()
+        }
+        return self.varied(text, values)
 
 
 def scale_windows(settings: Settings, before: int, after: int) -> Settings:

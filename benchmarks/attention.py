@@ -1,12 +1,13 @@
-"""How fast is attention with relative position over small grids, and attention in windows, there and back?
+"""How fast is attention, with relative position over small grids, in windows, and without either, there and back?
 
     python benchmarks/attention.py --quick --json                 # under 50 s on two cores
     python benchmarks/attention.py --device cuda --out benchmarks/results/attention-h200.json --commit HASH
+    python benchmarks/attention.py --device cpu --out benchmarks/results/attention-cpu.json
 
-In one run, on the same weights and images: the layer as networks have it (on a GPU in bfloat16, with kernels of ours),
-torch's fused attention in its place, and the definition with every product spelt out, which is the reference.
-Projections are included. `max_relative_error` is the largest of the outputs and of all gradients against the
-definition in float64, on a few images.
+In one run, on the same weights and images, in bfloat16 where the device has units for it: the layer as networks have it
+(on a GPU with kernels of ours, on a processor in steps), torch's fused attention in its place, and the definition with
+every product spelt out, which is the reference. Projections are included. `max_relative_error` is the largest of the
+outputs and of all gradients against the definition in float64, on a few images.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from scoring import add_output_options, circumstances, keep_rows
@@ -26,24 +28,26 @@ from training import seconds_of
 from vitsearch import architecture as blueprint
 from vitsearch.environment import pick_device
 from vitsearch.models import layers
+from vitsearch.models.kernels import multiplies_half
 
 GRIDS = ((8, 216, 3), (8, 240, 4), (4, 216, 4))
 """Side, width, heads."""
 WINDOWS = ((32, 96, 3, 4, True), (32, 96, 3, 8, False), (32, 96, 3, 8, True), (8, 128, 4, 4, True))
 """Side, width, heads, window, whether it is shifted."""
-IMAGES = {"grid": 8192, "windows": 1024}
+PLAIN = ((14, 192, 3, 64), (8, 192, 3, 64), (7, 32, 4, 8))
+"""Side, width, heads and their width: DeiT-Ti at 224 px, at 32 px with patches of 4, and a small one at 28 px."""
+IMAGES = {"grid": 8192, "windows": 1024, "plain": 2048}
 FEW = 16
 Measure = Callable[[torch.device, bool, int], Iterator[dict[str, Any]]]
 
 
 @contextmanager
-def without_our_kernels() -> Iterator[None]:
-    before = layers.is_small_grid, layers.is_small_window
-    layers.is_small_grid, layers.is_small_window = (lambda *_: False), (lambda *_: False)  # type: ignore[assignment]
-    try:
+def by_torch_alone() -> Iterator[None]:
+    names = ("is_small_grid", "is_small_window", "is_faster_in_steps")
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(patch.object(layers, name, lambda *_: False))
         yield
-    finally:
-        layers.is_small_grid, layers.is_small_window = before  # type: ignore[assignment]
 
 
 def cases(quick: bool) -> Iterator[tuple[str, nn.Module, int, int]]:
@@ -55,17 +59,20 @@ def cases(quick: bool) -> Iterator[tuple[str, nn.Module, int, int]]:
         windowed = blueprint.WindowAttention(heads=heads, head_dim=32, hidden=8, window=window, shifted=shifted)
         name = f"windows/{side}/{heads}/{window}{'-shifted' if shifted else ''}"
         yield name, layers.WindowAttention(width, windowed, side), side * side, width
+    for side, width, heads, head_dim in PLAIN[-1:] if quick else PLAIN:
+        plain = blueprint.Attention(heads=heads, head_dim=head_dim, hidden=8)
+        yield f"plain/{side}/{heads}/{head_dim}", layers.Attention(width, plain, side), side * side + 1, width
 
 
 def there_and_back(layer: nn.Module, images: Tensor, gradient: Tensor) -> list[Tensor]:
-    with torch.autocast("cuda", torch.bfloat16, enabled=images.is_cuda):
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda or multiplies_half()):
         out = layer(images)
     return [out, *torch.autograd.grad(out, [images, *layer.parameters()], gradient.to(out.dtype))]
 
 
 def largest_error(layer: nn.Module, exact: nn.Module, images: Tensor, gradient: Tensor) -> float:
     ours = there_and_back(layer, images[:FEW].detach().requires_grad_(), gradient[:FEW])
-    with torch.autocast("cuda", enabled=False):
+    with torch.autocast(images.device.type, enabled=False):
         precise = images[:FEW].detach().double().requires_grad_()
         out = exact(precise)
         theirs = [out, *torch.autograd.grad(out, [precise, *exact.parameters()], gradient[:FEW].double())]
@@ -88,7 +95,7 @@ def measure(device: torch.device, quick: bool, steps: int) -> Iterator[dict[str,
         work = partial(there_and_back, layer, images, gradient)
         work()
         ours = seconds_of(device, steps, work)
-        with without_our_kernels():
+        with by_torch_alone():
             work()
             by_torch = seconds_of(device, steps, work)
         layer.fused = False
@@ -119,4 +126,4 @@ def run(description: str | None, quick: str, measure: Measure) -> None:
 
 
 if __name__ == "__main__":
-    run(__doc__, "one grid and one kind of window", measure)
+    run(__doc__, "one case of each kind", measure)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sittings import add_sitting_options
 from teachers import about_teacher, add_teacher_options, guided
+from trainings import how_it_went
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
@@ -20,7 +21,7 @@ from vitsearch.spaces.identity import identity_probability
 from vitsearch.study import run_search
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe, change
-from vitsearch.training.run import Machine, train_network
+from vitsearch.training.run import Machine, Trained, train_network
 
 PARENTS = 20
 TRIES = 50
@@ -85,7 +86,7 @@ class Bench:
     def identity(self, budget: int) -> float:
         return round(float(identity_probability(self.space, Limits(max_macs=budget), self.geometry)), 6)
 
-    def train(self, run: Run, seed: int) -> Path:
+    def train(self, run: Run, seed: int) -> Trained:
         """The supernet, which runs with another budget share where nothing in it depends on the budget."""
         subnets = "uniform" if run.identity is None else f"identity:probability={run.identity}"
         folder = Path(self.options.work) / f"{run.name}-{'uniform' if run.identity is None else run.budget}-{seed}"
@@ -101,8 +102,7 @@ class Bench:
         )
         seldom = max(1, run.recipe.epochs // 2)  # a look at the largest network takes as long as many steps
         machine = Machine(device=self.options.device, evaluate_every=seldom)
-        train_network(plan, folder, machine=machine, resume=True)
-        return folder
+        return train_network(plan, folder, machine=machine, resume=True)
 
     def search(self, run: Run, supernet: Path, seed: int) -> dict[str, Any]:
         """The best network of the window by the weights it inherits, and how long finding it took."""
@@ -135,8 +135,8 @@ class Bench:
             "images_per_second": self.options.images * passes / seconds,
         }
 
-    def retrain(self, name: str, settings: Settings, seed: int) -> float:
-        """Accuracy on the test part, from scratch, guided by the teacher."""
+    def retrain(self, name: str, settings: Settings, seed: int) -> dict[str, Any]:
+        """Accuracy on the test part, from scratch, guided by the teacher where there is one, and how it went."""
         plan = TrainingPlan(
             settings=settings,
             geometry=self.geometry,
@@ -147,13 +147,13 @@ class Bench:
         )
         machine = Machine(device=self.options.device, compiled=False)  # each block has widths of its own to compile
         done = train_network(plan, Path(self.options.work) / f"retrain-{name}-{seed}", machine=machine, resume=True)
-        return float(done.result["test_top1"])
+        return {"retrained_top1": done.result["test_top1"], "retraining": how_it_went(done)}
 
     def whole(self, run: Run, seed: int) -> dict[str, Any]:
         """Train, search, retrain."""
         supernet = self.train(run, seed)
-        found = self.search(run, supernet, seed)
-        found["retrained_top1"] = self.retrain(f"{run.name}-{run.budget}", found["settings"], seed)
+        found = {"supernet": how_it_went(supernet)} | self.search(run, supernet.out, seed)
+        found |= self.retrain(f"{run.name}-{run.budget}", found["settings"], seed)
         cost = cost_of(found["settings"], self.geometry)
         line = f"inherited {found['inherited_top1']:.2f} retrained {found['retrained_top1']:.2f}"
         print(f"{run.name} budget {run.budget} seed {seed}: {line} ({cost.macs / 1e6:.0f} M MACs)", flush=True)

@@ -79,8 +79,9 @@ def cell_of(bench: Bench, cell: tuple[int, list[int], int]) -> dict[str, Any]:
 def one(bench: Bench, row: int, budget: int, seed: int) -> dict[str, Any]:
     if row == 0:
         settings = scaled(bench, budget)
-        retrained = bench.retrain(f"baseline-{budget}", settings, seed)
-        return {"settings": settings, "macs": cost_of(settings, bench.geometry).macs, "retrained_top1": retrained}
+        cost = cost_of(settings, bench.geometry)
+        found = {"settings": settings, "seed": seed, "params": cost.params, "macs": cost.macs}
+        return found | bench.retrain(f"baseline-{budget}", settings, seed)
     name, sharing, solved = ROWS[row]
     _, heads, depth = bench.options.baseline
     space = dimensions(bench.space, bench.options.baseline_patch, heads, depth) if row == 1 else bench.space

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vitsearch import architecture as blueprint
-from vitsearch.models.layers import Attention, WindowAttention
+from vitsearch.models import kernels, layers
+from vitsearch.models.layers import Attention, WindowAttention, attend
 
 
 def randomised(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
@@ -66,8 +67,12 @@ def test_attention_equals_its_definition(distance: int, side: int) -> None:
             torch.testing.assert_close(module(x)[0], expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("in_steps", [False, True])
 @pytest.mark.parametrize("kind", ["global", "relative", "window"])
-def test_fused_and_explicit_forms_have_the_same_gradients(kind: str) -> None:
+def test_fused_and_explicit_forms_have_the_same_gradients(
+    kind: str, in_steps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "is_faster_in_steps", lambda q, tokens: in_steps)
     if kind == "window":
         window = blueprint.WindowAttention(heads=2, head_dim=6, hidden=8, window=4, shifted=True)
         module: torch.nn.Module = WindowAttention(10, window, 6)
@@ -84,3 +89,17 @@ def test_fused_and_explicit_forms_have_the_same_gradients(kind: str) -> None:
         gradients.append(torch.autograd.grad(module(x).pow(3).sum(), list(module.parameters())))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_attention_in_steps_is_for_bfloat16_on_a_processor_that_has_units_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 20, 8, generator=generator).bfloat16() for _ in range(3))
+    few, many = 20, kernels.FEW_TOKENS + 1
+    for has, expected in ((True, [True, False, False]), (False, [False] * 3)):
+        monkeypatch.setattr(kernels, "multiplies_half", lambda has=has: has)
+        asked = (q, few), (q, many), (q.float(), few)
+        assert [kernels.is_faster_in_steps(*one) for one in asked] == expected
+        exact = (q.double() @ k.double().mT / 8**0.5).softmax(-1) @ v.double()
+        torch.testing.assert_close(attend(q, k, v, 8**-0.5).double(), exact, rtol=0, atol=0.03)

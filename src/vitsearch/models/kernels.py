@@ -32,6 +32,24 @@ def is_small_window(x: Tensor, window: int, head_dim: int) -> bool:
     return window**2 <= 64 and head_dim in (16, 32, 64)
 
 
+FEW_TOKENS = 256
+"""More would need much memory for what attention has between its two products."""
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def multiplies_half() -> bool:
+    """Whether the processor has units for bfloat16."""
+    return torch.cpu._is_avx512_bf16_supported()
+
+
+def is_faster_in_steps(q: Tensor, tokens: int) -> bool:
+    """Whether two products and a softmax are faster than torch's fused attention: in bfloat16 on a processor.
+
+    There the way back through the fused one takes up to ten times as long: see benchmarks/attention.py.
+    """
+    return q.is_cpu and q.dtype == torch.bfloat16 and tokens <= FEW_TOKENS and multiplies_half()
+
+
 NARROW, MANY = 128, 1 << 24
 """Channels of a token, at most, and numbers, at least, for which a norm of ours was faster than torch's."""
 

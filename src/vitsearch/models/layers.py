@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from vitsearch import architecture as blueprint
-from vitsearch.models.kernels import is_narrow, is_small_grid, is_small_window
+from vitsearch.models.kernels import is_faster_in_steps, is_narrow, is_small_grid, is_small_window
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -178,6 +178,14 @@ class Rearranged(torch.autograd.Function):
         return gradient.gather(-1, back.expand(*gradient.shape[:2], -1, -1)), None, None
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
+    """softmax(q k^T scale + bias) v, fused where that is the faster way."""
+    if not is_faster_in_steps(q, k.shape[-2]):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    logits = (q * scale) @ k.mT
+    return (logits if bias is None else logits + bias).softmax(-1) @ v
+
+
 class Attention(nn.Module):
     """Multi-head self-attention over all tokens.
 
@@ -229,10 +237,10 @@ class Attention(nn.Module):
 
     def fused_form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.relative is None:
-            return F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+            return attend(q, k, v, self.scale)
         cells = self.relative.key_cells.to(k.dtype).expand(*k.shape[:2], -1, -1)
         q = torch.cat([q, self.relative.extend_query(q)], -1)
-        out = F.scaled_dot_product_attention(q, torch.cat([k, cells], -1), torch.cat([v, cells], -1), scale=self.scale)
+        out = attend(q, torch.cat([k, cells], -1), torch.cat([v, cells], -1), self.scale)
         head_dim = v.shape[-1]
         return out[..., :head_dim] + self.relative.value_part(out[..., head_dim:])
 
@@ -327,7 +335,7 @@ class WindowAttention(nn.Module):
         q, k, v = self._project(x)
         bias = self._bias(windows)
         if self.fused:
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias.to(q.dtype), scale=self.scale)
+            out = attend(q, k, v, self.scale, bias.to(q.dtype))
         else:
             out = ((q @ k.transpose(-2, -1)) * self.scale + bias).softmax(-1) @ v
         return cast(Tensor, self.proj(out.transpose(1, 2).reshape(windows, tokens, -1)))
@@ -413,10 +421,7 @@ class ClassAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         given = self.q(x[:, :1]), self.k(x), self.v(x)
         q, k, v = (one.reshape(*one.shape[:2], self.heads, -1).transpose(1, 2) for one in given)
-        if self.fused:
-            out = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
-        else:
-            out = ((q @ k.transpose(-2, -1)) * self.scale).softmax(-1) @ v
+        out = attend(q, k, v, self.scale) if self.fused else (q @ k.transpose(-2, -1) * self.scale).softmax(-1) @ v
         return cast(Tensor, self.proj(out.transpose(1, 2).flatten(2)))
 
 

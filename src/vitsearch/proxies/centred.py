@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitsearch.models.kernels import multiplies_half
 from vitsearch.models.layers import FusedMaps, fused_maps
 from vitsearch.proxies.diversity import Around
 
@@ -33,7 +34,7 @@ Told = Callable[..., None]
 
 def pays(device: torch.device) -> bool:
     """Whether a processor multiplies bfloat16 faster than float32."""
-    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return device.type == "cpu" and multiplies_half()
 
 
 def apart(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sittings import add_sitting_options
 from teachers import about_teacher, add_teacher_options, guided
@@ -17,6 +17,7 @@ from vitsearch.data import open_training_data
 from vitsearch.evaluate import SupernetEvaluator
 from vitsearch.models.super_transformer import Sharing
 from vitsearch.spaces import SPACES, Space, cost_of
+from vitsearch.spaces.channelwise import Channelwise
 from vitsearch.spaces.identity import identity_probability
 from vitsearch.study import run_search
 from vitsearch.training.plan import TrainingPlan
@@ -106,7 +107,8 @@ class Bench:
 
     def search(self, run: Run, supernet: Path, seed: int) -> dict[str, Any]:
         """The best network of the window by the weights it inherits, and how long finding it took."""
-        leaning = "" if run.identity is None else f",identity={run.identity}"
+        share = drawn_share(run)
+        leaning = "" if share is None else f",identity={share:.6f}"
         trials = self.options.population * self.options.generations
         parents = min(PARENTS, self.options.population)
         objective = f"supernet:{supernet}:images={self.options.images}"
@@ -158,6 +160,13 @@ class Bench:
         line = f"inherited {found['inherited_top1']:.2f} retrained {found['retrained_top1']:.2f}"
         print(f"{run.name} budget {run.budget} seed {seed}: {line} ({cost.macs / 1e6:.0f} M MACs)", flush=True)
         return found | {"seed": seed, "params": cost.params, "macs": cost.macs}
+
+
+def drawn_share(run: Run) -> float | None:
+    """How often the steps of its supernet draw a slot empty; None where no slot may be."""
+    if run.identity is not None or not getattr(run.space, "identity", False):
+        return run.identity
+    return 1 / (1 + len(cast(Channelwise, run.space).num_heads))
 
 
 def dimensions(space: Space, patch_size: int, heads: int, depth: int) -> Space:

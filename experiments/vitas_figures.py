@@ -20,6 +20,7 @@ import torch
 from common import RESULTS, circumstances, write
 from torch import Tensor, nn
 
+from vitsearch import architecture as blueprint
 from vitsearch.architecture import Settings
 from vitsearch.arguments import read_architectures
 from vitsearch.data import evaluation_batches, open_training_data
@@ -27,7 +28,7 @@ from vitsearch.environment import pick_device
 from vitsearch.models import VisionNetwork
 from vitsearch.models.layers import Attention
 from vitsearch.spaces import space_of
-from vitsearch.spaces.channelwise import Channelwise
+from vitsearch.spaces.ratioed import Ratioed
 from vitsearch.training.supernet import TrainedSupernet, read_supernet
 
 BLOCKS = 2
@@ -43,24 +44,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     device = pick_device(options.device)
-    networks = [given.settings for given in read_architectures(options.networks)[0]]
+    given = {name: read_architectures([name])[0] for name in options.networks}
+    networks = [one.settings for several in given.values() for one in several]
+    names = [
+        Path(name).name + (f" {number}" if len(several) > 1 else "")
+        for name, several in given.items()
+        for number in range(len(several))
+    ]
     layers = [layers_of(settings) for settings in networks]
     images, maps = attention_maps(read_supernet(options.supernet), options.images, device)
     found = circumstances(device, options.commit) | {"networks": networks, "figure3": layers}
     write("vitas_figures.json", found | {"figure4": distances(maps)}, options.out)
-    draw_layers(layers, options.networks, options.out / "vitas_figure3.svg")
+    draw_layers(layers, names, options.out / "vitas_figure3.svg")
     draw_maps(images, maps, options.out / "vitas_figure4.svg")
 
 
 def layers_of(settings: Settings) -> dict[str, list[float]]:
     """Heads of the blocks that are there, and the ratios of all layers in order."""
-    space = cast(Channelwise, space_of(settings))
-    blocks = zip(settings["num_heads"], settings["attention_ratio"], settings["mlp_ratio"], strict=True)
-    present = [block for block in blocks if block[0]]
-    ratios = [settings["embed_dim"] / max(space.embed_dim)]
+    space = cast(Ratioed, space_of(settings))
+    (stage,) = space.decode(settings).stages
+    present = [block for block in stage.blocks if isinstance(block, blueprint.Attention)]
+    ratios = [stage.width / max(space.embed_dim)]
     return {
-        "heads": [heads for heads, _, _ in present],
-        "ratios": ratios + [ratio for _, attention, mlp in present for ratio in (attention, mlp)],
+        "heads": [block.heads for block in present],
+        "ratios": ratios + [ratio for block in present for ratio in space.ratios_of(block)],
     }
 
 
@@ -70,14 +77,14 @@ def attention_maps(
 ) -> tuple[Tensor, dict[int, list[Tensor]]]:
     """Images, and for each head count the maps [images, side, side] of the first blocks."""
     plan, supernet = trained
-    space, data = cast(Channelwise, supernet.space), open_training_data(plan.data)
+    space, data = cast(Ratioed, supernet.space), open_training_data(plan.data)
     batches = evaluation_batches(
         data.part("validation"), dataset=data, geometry=plan.geometry, batch_size=count, device=device
     )
     images = next(iter(batches))[0]
     found = {}
     for heads in space.num_heads:
-        blocks = [space.block(heads, 1.0, 1.0)] * space.slot_count
+        blocks = [space.block(heads, 1.0, 1.0)] * len(space.envelope().stages[0].blocks)
         architecture = space.blueprint(min(space.patches), max(space.embed_dim), blocks)
         network = supernet.to(device).extract(architecture)
         found[heads] = [where_the_class_token_looks(network, number, images) for number in range(BLOCKS)]
@@ -114,7 +121,7 @@ def draw_layers(layers: list[dict[str, list[float]]], names: list[str], file: Pa
     import matplotlib.pyplot as plt
 
     figure, (above, below) = plt.subplots(2, 1, figsize=(8, 5), layout="constrained")
-    for name, one in zip(names, layers, strict=False):
+    for name, one in zip(names, layers, strict=True):
         above.plot(range(1, len(one["heads"]) + 1), one["heads"], "o-", label=name)
         below.plot(range(1, len(one["ratios"]) + 1), one["ratios"], "o-", label=name)
     above.set(xlabel="block", ylabel="heads")

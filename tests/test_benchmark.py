@@ -550,3 +550,49 @@ def test_the_published_pit_table(datasets: Path) -> None:
     assert [warning.split(":")[0] for warning in summary["warnings"]] == ["entry 32", "entry 33", "entry 53"]
     small = sorted(range(60), key=lambda number: cost_of(table.entries[number].arch).params)[:6]
     assert {32, 33, 53} <= set(small)  # weak in most columns, as the smallest networks are
+
+
+def measured_pit(folder: Path) -> Path:
+    """Ten networks; the first is there from two sources, the last has no accuracy."""
+    networks = sample("pit", 10, seed=3)
+    rows = [{"arch": one, "source": "s", "accuracy": {"a": 50.0 + n, "b": 60.0 - n}} for n, one in enumerate(networks)]
+    rows[-1]["accuracy"] = {"a": None, "b": None}
+    rows.append({"arch": networks[0], "source": "t", "accuracy": {"a": 90.0, "b": 10.0}})
+    columns = {"a": {}, "b": {"image_size": 64}}
+    return written(
+        folder,
+        {"benchmark": "B", "space": "pit", "classes": 10, "image_size": 32} | {"datasets": columns, "entries": rows},
+    )
+
+
+def test_a_table_is_an_objective(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    file = measured_pit(tmp_path)
+    networks = sample("pit", 10, seed=3)[:-1]
+    expected = {json.dumps(one): 50.0 + n for n, one in enumerate(networks)} | {json.dumps(networks[0]): 70.0}
+    for strategy in ("random", "exhaustive", "evolution:population=4,parents=2", "nsga2:population=4"):
+        out = tmp_path / strategy.partition(":")[0]
+        command = ["search", "pit", "--objective", f"bench:{file}", "--strategy", strategy, "--device", "cpu", "--json"]
+        found = cli(*command, "--trials", 50, "--out", out).json()
+        assert found["trials"] == 9 and found["best"]["settings"] == networks[0]
+        trials = [json.loads(line) for line in (out / "trials.jsonl").read_text().splitlines()]
+        assert {json.dumps(one["settings"]): one["measured"][f"bench:{file}"] for one in trials} == expected
+    small = sorted(cost_of(one, Geometry(image_size=64, classes=10)).params for one in networks)[3]
+    command = ["search", "pit", "--objective", f"min:bench:{file}:column=b", "--max-params", small, "--json"]
+    found = cli(*command, "--device", "cpu", "--out", tmp_path / "few").json()
+    assert found["trials"] == 4
+    assert json.loads((tmp_path / "few" / "study.json").read_text())["geometry"]["image_size"] == 64
+    file.write_text(file.read_text() + " ")
+    assert "was made elsewhere (tables" in cli(*command, "--out", tmp_path / "few", "--resume").error()
+
+
+def test_tables_that_are_no_objective(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    file = measured_pit(tmp_path)
+    for space, objective, reason in (
+        ("pit", f"bench:{file}:column=c", "no column named 'c'"),
+        ("pit", f"bench:{tmp_path / 'none.json'}", "cannot read"),
+        ("pit-tiny", f"bench:{file}", "`space` must be 'pit-tiny', but got 'pit'"),
+        ("pit", f"bench:{file},bench:{file}:column=b", "`objective` must be of the space that is searched"),
+    ):
+        command = ["search", space, "--objective", objective, "--trials", 2, "--out", tmp_path / "out"]
+        assert reason in cli(*command).error()
+        assert not (tmp_path / "out").exists()

@@ -149,6 +149,15 @@ def test_a_file_gives_the_same_predictor(tmp_path: Path, predictor: Predictor) -
         read_predictor(tmp_path / "none.json")
 
 
+def test_a_space_with_several_patch_sizes(tmp_path: Path) -> None:
+    space = SPACES["vitas-micro"]
+    networks = sample(space, 12, seed=0)
+    found = fit(networks, [50.0 + n for n in range(12)], geometry=GEOMETRY)
+    found.save(tmp_path / "predictor.json")
+    again = read_predictor(tmp_path / "predictor.json")
+    assert again.space == found.space and again.predict(networks)[0] == pytest.approx(found.predict(networks)[0])
+
+
 def test_what_cannot_be_fitted_or_predicted(predictor: Predictor) -> None:
     networks = networks_of("pit", 12)
     with pytest.raises(VitsearchError, match="at least 10 networks"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 
 import pytest
+from rich.table import Table
 
 from vitsearch import terminal
-from vitsearch.terminal import in_words, progress_bar
+from vitsearch.terminal import in_words, progress_bar, show
 
 
 @pytest.fixture
@@ -55,3 +56,10 @@ def test_quiet(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
 
 def test_counts_are_shown_whole_and_scores_to_six_digits() -> None:
     assert [in_words(value) for value in (6_643_530, 68241.6491, 1e-9, 0)] == ["6,643,530", "68241.6", "1e-09", "0"]
+
+
+def test_lists_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("architecture")
+    table.add_row("mlp_ratio=[null, 0.5] num_heads=[0, 2]")
+    show(table)
+    assert "mlp_ratio=[null, 0.5] num_heads=[0, 2]" in capsys.readouterr().out

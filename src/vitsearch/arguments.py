@@ -254,7 +254,7 @@ def choose_geometry(base: Geometry, image_size: int | None, classes: int | None)
 
 
 def objective_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
-    """Image size, classes and patches of the supernet or predictor that is an objective, where one is."""
+    """Image size, classes and patches of the supernet, predictor or table that is an objective, where one is."""
     for name in objective.split(","):
         kind, _, file = name.removeprefix("min:").removeprefix("max:").partition(":")
         if kind == "supernet":
@@ -268,6 +268,11 @@ def objective_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
 
             found = read_predictor(file)
             return found.geometry, patch_size if patch_size is not None else patches_of(found.space.fixed())
+        if kind == "bench":
+            from vitsearch.benchmark import Lookup
+
+            table = Lookup(file)
+            return table.geometry, patch_size if patch_size is not None else patches_of(table.space.fixed())
     return IMAGENET, patch_size
 
 

@@ -25,7 +25,8 @@ from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import UnknownName, VitsearchError
 from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
-from vitsearch.spaces import canonical, cost_of, decode
+from vitsearch.spaces import Space, canonical, cost_of, decode, space_of
+from vitsearch.spaces.base import patches_of, space_over
 
 Raw: TypeAlias = tuple[dict[str, Any], Sequence[Any]]  # a header, and rows {"arch", "source", "accuracy"}, unchecked
 
@@ -122,6 +123,43 @@ class Table:
     def sources(self) -> list[str]:
         """Each source once, in order of first mention."""
         return list(dict.fromkeys(entry.source for entry in self.entries if entry.source is not None))
+
+
+COLUMN = ":column="
+
+
+class Lookup:
+    """A column as an objective: `FILE`, for the first one, or `FILE:column=NAME`.
+
+    Of a network that is there from several sources it knows the mean.
+    """
+
+    def __init__(self, text: str) -> None:
+        file, named, name = text.rpartition(COLUMN)
+        self.file = Path(file if named else text)
+        table = read_table(self.file)
+        column = table.column(name if named else next(iter(table.columns)))
+        found: dict[str, tuple[Settings, list[float]]] = {}
+        for number, accuracy in table.accuracies(column.name):
+            settings = table.settings(table.entries[number], column.name)
+            found.setdefault(json.dumps(settings), (settings, []))[1].append(accuracy)
+        if not found:
+            raise VitsearchError(f"column {column.name!r} of {self.file} must have accuracies, but has none")
+        self._found, self.geometry = found, column.geometry
+        self.networks = tuple(settings for settings, _ in found.values())
+
+    @property
+    def space(self) -> Space:
+        """That of the networks, over the patches that they have."""
+        sizes: dict[int, None] = {}
+        for settings in self.networks:
+            own = patches_of(space_over(settings).fixed())
+            sizes |= dict.fromkeys(own if isinstance(own, list) else [own])
+        return space_of(self.networks[0]).with_patch_size([*sizes])
+
+    def __call__(self, settings: Settings) -> float:
+        """Percent; `KeyError` where the table has nothing."""
+        return statistics.fmean(self._found[json.dumps(settings)][1])
 
 
 def _in_space(space: str | None, settings: Settings) -> Settings:

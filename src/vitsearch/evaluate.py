@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from vitsearch.architecture import Settings
+from vitsearch.benchmark import Lookup
 from vitsearch.cost import Geometry
 from vitsearch.data import (
     evaluation_batches,
@@ -30,7 +31,7 @@ from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
 from vitsearch.training.supernet import accuracy, read_supernet
 
-SUPERNET, PREDICTOR, THROUGHPUT = "supernet:", "predictor:", "throughput"
+SUPERNET, PREDICTOR, BENCH, THROUGHPUT = "supernet:", "predictor:", "bench:", "throughput"
 
 
 class SupernetEvaluator:
@@ -107,6 +108,31 @@ class PredictorEvaluator:
         return Score(arch=settings, scores=scores, errors={}, seconds=time.perf_counter() - start)
 
 
+class TableEvaluator:
+    """What a benchmark table has measured, in percent."""
+
+    def __init__(self, text: str) -> None:
+        self.name, self.table = f"{BENCH}{text}", Lookup(text)
+        self.space, self.geometry = self.table.space, self.table.geometry
+
+    def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
+        return [
+            Score(arch=settings, scores={self.name: self.table(settings)}, errors={}, seconds=0.0)
+            for settings in architectures
+        ]
+
+
+def listed(names: Sequence[str]) -> tuple[Settings, ...] | None:
+    """The networks that all benchmark tables among the objectives have; None where there is no table."""
+    tables = [Lookup(name.removeprefix(BENCH)).networks for name in names if name.startswith(BENCH)]
+    if not tables:
+        return None
+    common = tuple(settings for settings in tables[0] if all(settings in other for other in tables[1:]))
+    if not common:
+        raise VitsearchError("`objective` names benchmark tables that must have networks in common, but have none")
+    return common
+
+
 class ThroughputEvaluator:
     """Images per second on this machine, at the batch size that ViTAS measures with."""
 
@@ -141,7 +167,7 @@ class LatencyEvaluator:
 
 
 class Evaluator:
-    """Several measurements of each network, by the names users give them: proxies, supernets, predictors.
+    """Several measurements of each network, by the names users give them: proxies, supernets, predictors, tables.
 
     Where a latency file is given, its prediction is always among them.
     """
@@ -157,7 +183,8 @@ class Evaluator:
         self.predictors = [
             PredictorEvaluator(name.removeprefix(PREDICTOR)) for name in names if name.startswith(PREDICTOR)
         ]
-        others = (SUPERNET, PREDICTOR)
+        self.tables = [TableEvaluator(name.removeprefix(BENCH)) for name in names if name.startswith(BENCH)]
+        others = (SUPERNET, PREDICTOR, BENCH)
         of_proxies = [name for name in names if not name.startswith(others) and name not in (LATENCY, THROUGHPUT)]
         self.proxies = ProxyEvaluator(of_proxies, device=device, **options)
         self.speeds = [ThroughputEvaluator(self.proxies.geometry, device)] if THROUGHPUT in names else []
@@ -179,6 +206,7 @@ class Evaluator:
             self.proxies,
             *self.supernets,
             *self.predictors,
+            *self.tables,
             *self.speeds,
             *self.latencies,
         ]
@@ -186,8 +214,9 @@ class Evaluator:
         return [_together(scores) for scores in zip(*found, strict=True)]
 
     def check(self, space: Space, geometry: Geometry) -> None:
-        """Whether the supernets and predictors are of this space and input."""
-        trained: list[SupernetEvaluator | PredictorEvaluator] = [*self.supernets, *self.predictors]
+        """Whether the supernets, predictors and tables are of this space and input."""
+        trained: list[SupernetEvaluator | PredictorEvaluator | TableEvaluator]
+        trained = [*self.supernets, *self.predictors, *self.tables]
         for one in trained:
             if (one.space, one.geometry) != (space, geometry):
                 theirs = f"{one.space.name} {one.space.fixed()} with {one.geometry}"
@@ -199,7 +228,8 @@ class Evaluator:
         supernets = {one.name: digest_of(str(one.folder)) for one in self.supernets}
         predictors = {one.name: digest_of_file(one.file) for one in self.predictors}
         formulas = {name: str(p.formula) for name, (p, _) in self.proxies.proxies.items() if name.startswith("file:")}
-        kinds = {"supernets": supernets, "predictors": predictors, "formulas": formulas}
+        tables = {one.name: digest_of_file(one.table.file) for one in self.tables}
+        kinds = {"supernets": supernets, "predictors": predictors, "tables": tables, "formulas": formulas}
         return {kind: found for kind, found in kinds.items() if found}
 
 

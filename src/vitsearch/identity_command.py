@@ -60,6 +60,7 @@ def identity(
         return emit(shown)
     print(f"identity probability {shown['probability']:.6f}: on average {describe(shown)}")
     words = ["vitsearch", "supernet", "train", space, "--subnets", f"identity:probability={shown['probability']:.6f}"]
+    words += ["--recipe", "vitas-weak"]
     words += [] if image_size is None else ["--image-size", str(image_size)]
     print(f"next: {shlex.join([*words, *patch_words(space, found.fixed())])} --out run")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from vitsearch.architecture import Settings, brief, check_whole
+from vitsearch.architecture import Settings, brief
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.records import parse_json, write_atomically
@@ -284,10 +284,8 @@ def read_predictor(path: str | Path) -> Predictor:
     if not isinstance(data, dict) or (data.get("format"), data.get("kind")) != (FORMAT, "predictor"):
         raise VitsearchError(f"{path} must have format {FORMAT} and kind 'predictor', as `vitsearch bench fit` writes")
     try:
-        fixed = {name: check_whole(name, value) for name, value in data["fixed"].items()}
-        numbers: dict[str, Any] = fixed
         found = Predictor(
-            space=dataclasses.replace(SPACES[data["space"]], **numbers),
+            space=SPACES[data["space"]].with_fixed(data["fixed"]),
             geometry=Geometry(**{name: data[name] for name in ("image_size", "classes", "channels")}),
             dataset=str(data["dataset"]),
             networks=tuple(canonical(one) for one in data["networks"]),

@@ -67,7 +67,8 @@ def search(
         str | None,
         typer.Option(
             "--objective",
-            help="Proxies, supernet:RUN[:images=N], predictor:FILE, latency, with commas; min: or max: in front [dss].",
+            help="Proxies, supernet:RUN[:images=N], predictor:FILE, bench:FILE[:column=NAME], latency, throughput, "
+            "with commas; min: or max: in front [dss].",
         ),
     ] = None,
     trials: Annotated[

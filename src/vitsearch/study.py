@@ -21,7 +21,7 @@ from vitsearch.architecture import Settings, brief, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.environment import describe_changes, describe_environment, pick_device
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.evaluate import PREDICTOR, SUPERNET, THROUGHPUT, Evaluator
+from vitsearch.evaluate import BENCH, PREDICTOR, SUPERNET, THROUGHPUT, Evaluator, listed
 from vitsearch.latency import LATENCY, Speed, SpeedLimits, note_other_machine, read_speed
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
@@ -40,7 +40,7 @@ def parse_objective(text: str) -> Objective:
     direction, name = (prefix, rest) if prefix in ("min", "max") else (None, text)
     if name in ("latency", LATENCY):
         return Objective(name=LATENCY, direction=direction or "min")
-    measured = name.startswith((SUPERNET, PREDICTOR)) or name == THROUGHPUT
+    measured = name.startswith((SUPERNET, PREDICTOR, BENCH)) or name == THROUGHPUT
     natural = "max" if measured else parse_proxy(name)[0].direction
     return Objective(name=name, direction=direction or natural)
 
@@ -77,9 +77,15 @@ class Plan:
         check_seed(self.seed)
 
     def domain(self, speed: Speed | None = None) -> Domain:
-        """`speed` is what the file of `self.speed` holds."""
-        space = SPACES[self.space].with_fixed(self.fixed)
-        return Domain(space=space, limits=self.limits, geometry=self.geometry, objectives=self.objectives, speed=speed)
+        """`speed` is what the file of `self.speed` holds. With a benchmark table, nothing but what it has."""
+        return Domain(
+            space=SPACES[self.space].with_fixed(self.fixed),
+            limits=self.limits,
+            geometry=self.geometry,
+            objectives=self.objectives,
+            speed=speed,
+            listed=listed([objective.name for objective in self.objectives]),
+        )
 
     def to_json(self) -> dict[str, Any]:
         fields = dataclasses.asdict(self) | {"limits": self.limits.bounds()}

@@ -137,8 +137,10 @@ def supernet_train(
         return
     if as_json:
         return emit({"out": str(done.out), "space": space, **done.result, "epochs": len(done.epochs)})
-    for name in ("smallest", "largest"):
-        print(f"{name} network: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
+    judged = {"smallest": "smallest network", "largest": "largest network", "drawn": "networks as steps draw them"}
+    for name, words in judged.items():
+        if f"validation_{name}_top1" in done.result:
+            print(f"{words}: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
     if chosen_before is not None:
         return print(f"next: vitsearch specialize {done.out} --max-params 6M --out specialized")
     _, leaning, probability = subnets.partition("identity:probability=")

@@ -40,7 +40,8 @@ def emit(value: Any) -> None:
 
 
 def show(table: Table) -> None:
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    """Brackets are lists here, and no markup."""
+    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
 
 
 @contextmanager

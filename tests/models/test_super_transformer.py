@@ -14,7 +14,7 @@ from vitsearch.architecture import Absent, Architecture, Attention, Patch, Stage
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.models import Supernet, SuperTransformer, build
-from vitsearch.models.super_transformer import Sharing, supernet_for
+from vitsearch.models.super_transformer import Sharing, sharing_of, supernet_for
 from vitsearch.spaces import SPACES
 from vitsearch.spaces.channelwise import Channelwise, Repeated
 from vitsearch.training.subnets import draw
@@ -121,6 +121,9 @@ def test_any_supernet_may_have_two_sides() -> None:
     assert type(supernet) is Supernet and not torch.allclose(*logits)
     with pytest.raises(VitsearchError, match="`share` and `class_token` must not be given for autoformer-micro"):
         supernet_for(space, GEOMETRY, sharing=Sharing(share="qkv"))
+    for given in ({"share": "v"}, {"class_token": "private"}):  # what it would have anyway, in a space of ViTAS's
+        with pytest.raises(VitsearchError, match="must not be given for autoformer-micro"):
+            sharing_of(space, **given)
 
 
 def only(heads: int, patch: int) -> Architecture:

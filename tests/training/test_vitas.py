@@ -209,3 +209,19 @@ def test_parents_are_the_best_of_all_so_far(imagine: Callable[..., list[Trial]])
     children = [trial.settings["num_heads"] for trial in trials[10:]]
     bred = [heads for heads in children if all(h in a for h, a in zip(heads, allowed, strict=True))]
     assert len(bred) >= 3
+
+
+def test_what_a_generation_lacks_is_drawn_as_the_first_one_is() -> None:
+    """Uniform draws of so large a space have hardly an empty slot: no step of the supernet trains such networks."""
+    limits = Limits(min_macs=900_000_000, max_macs=1_000_000_000)
+    objectives = (Objective(name="macs", direction="max"),)
+    domain = Domain(space=SPACES["vitas"], limits=limits, objectives=objectives)
+    strategy = parse_strategy("nsga2:population=12,parents=4,tries=1,identity=0.46")
+    first = strategy.ask(domain, History([], 0), 0, 12)
+    trials = [
+        Trial(number=n, settings=one, measured={"macs": float(n)}, error=None, seconds=0.0)
+        for n, one in enumerate(first)
+    ]
+    second = strategy.ask(domain, History(trials, 12), 0, 12)
+    assert len(second) == 12 and all(domain.allows(one) for one in second)
+    assert max(sum(map(bool, one["num_heads"])) for one in [*first, *second]) <= 14

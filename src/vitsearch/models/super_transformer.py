@@ -203,13 +203,19 @@ def sharing_of(space: Space, **given: str | None) -> Sharing | None:
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not chosen and not isinstance(space, Ratioed):
         return None
-    check_sharing(space, found := Sharing(**chosen))
+    found = Sharing(**chosen)
+    if not isinstance(space, Ratioed) and {"share", "class_token"} & chosen.keys():
+        raise _shares_everything(space)
     return found
 
 
 def check_sharing(space: Space, sharing: Sharing) -> None:
     if not isinstance(space, Ratioed) and sharing != Sharing(widths=sharing.widths):
-        raise VitsearchError(f"`share` and `class_token` must not be given for {space.name}: it shares everything")
+        raise _shares_everything(space)
+
+
+def _shares_everything(space: Space) -> VitsearchError:
+    return VitsearchError(f"`share` and `class_token` must not be given for {space.name}: it shares everything")
 
 
 def supernet_for(

@@ -17,6 +17,7 @@ from vitsearch.records import Objective, Trial
 from vitsearch.registry import Registry, did_you_mean
 from vitsearch.search.sieve import PATIENCE, Sieve, fast_enough
 from vitsearch.spaces import Region, Space
+from vitsearch.spaces.region import Cell
 
 KINDS = {int: "a whole number", float: "a number"}
 
@@ -32,14 +33,24 @@ class Domain:
     """The most important one first."""
     speed: Speed | None = None
     """Predicted latency and its bound, where there is one."""
+    listed: tuple[Settings, ...] | None = None
+    """All that there is, where it is not the whole space: the networks of a benchmark table."""
 
     @cached_property
     def region(self) -> Region:
         """The architectures of an allowed cost, be they too slow; raises `NothingFits` when there are none."""
-        return self.space.region(self.limits, self.geometry)
+        if self.listed is None:
+            return self.space.region(self.limits, self.geometry)
+        costs = (architecture_cost(self.space.decode(settings), self.geometry) for settings in self.listed)
+        cells = [Cell(1, cost, settings) for cost, settings in zip(costs, self.listed, strict=True)]
+        return Region(cells, lambda settings, rank: settings).within(self.limits, self.space.name)
+
+    @cached_property
+    def _keys(self) -> frozenset[str] | None:
+        return None if self.listed is None else frozenset(map(key_of, self.listed))
 
     def allows(self, settings: Settings) -> bool:
-        if settings not in self.space:
+        if settings not in self.space if self._keys is None else key_of(settings) not in self._keys:
             return False
         architecture = self.space.decode(settings)
         return self.limits.allow(architecture_cost(architecture, self.geometry)) and (

@@ -11,6 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from vitsearch.architecture import Settings, check_whole
+from vitsearch.errors import VitsearchError
 from vitsearch.search.base import STRATEGIES, Domain, History
 from vitsearch.search.generations import Brood, ask_generation, check_share, objectives_of
 from vitsearch.search.operators import crossover, mutate
@@ -58,7 +59,8 @@ class NSGA2:
     parents: int | None = None
     """As many survivors have children; all of a population's number unless given."""
     identity: float | None = None
-    """The first generation has empty slots as often as drawing with this probability gives them within the limits."""
+    """Networks that are not bred, the first generation and what later ones lack, have empty slots as often as drawing
+    with this probability gives them within the limits."""
     network_rate: float = 0.4
     block_rate: float = 0.2
     tries: int = 10
@@ -73,14 +75,17 @@ class NSGA2:
                 check_share(name, getattr(self, name))
 
     def ask(self, domain: Domain, history: History, seed: int, count: int) -> Sequence[Settings]:
-        begin = None if self.identity is None else self._begin
+        begin = None if self.identity is None else self._lean
         return ask_generation(domain, history, seed, count, self.population, self._breed, begin)
 
-    def _begin(self, brood: Brood, random: Random) -> None:
+    def _lean(self, brood: Brood, random: Random) -> None:
+        """Fill a generation with draws as the supernet's steps have them."""
         check_identity(brood.domain.space, "option `identity` of strategy 'nsga2'")
         region, identity = brood.domain.region, self.identity
-        assert isinstance(region, SlottedRegion) and identity is not None
-        brood.breed(self.population, self.tries, lambda: region.lean(random, identity))
+        if not isinstance(region, SlottedRegion):
+            raise VitsearchError("option `identity` of strategy 'nsga2' must not be given with a benchmark table")
+        assert identity is not None
+        brood.breed(self.population - len(brood.members), self.tries, lambda: region.lean(random, identity))
 
     def _breed(self, brood: Brood, random: Random) -> None:
         space, valid = brood.domain.space, brood.history.valid()
@@ -98,6 +103,8 @@ class NSGA2:
             return mutate(space, both, random, network=self.network_rate, block=self.block_rate)
 
         brood.breed(self.population, self.tries, child)
+        if self.identity is not None:  # uniform draws of so large a space have hardly a slot empty
+            self._lean(brood, random)
 
 
 STRATEGIES.add("nsga2", NSGA2())

@@ -109,6 +109,10 @@ class Ratioed(Space):
     def blueprint(self, patch_size: int, width: int, blocks: Iterable[Block], cait: int = 0) -> Architecture:
         """With `cait`, so many blocks of class attention after the last, as wide as it, and LayerScale."""
         given = tuple(blocks)
+        narrow = [b.heads for b in given if isinstance(b, Attention) and b.scale == "embed" and b.heads > width]
+        if narrow:
+            rule = f"`embed_dim` must be at least the heads where `scale` is embed, {max(narrow)}"
+            raise BadSettings(f"{rule}, but got {width}")
         if cait:
             present = [block for block in given if isinstance(block, Attention)]
             if not present:

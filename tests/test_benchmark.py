@@ -596,3 +596,5 @@ def test_tables_that_are_no_objective(tmp_path: Path, cli: Callable[..., Any]) -
         command = ["search", space, "--objective", objective, "--trials", 2, "--out", tmp_path / "out"]
         assert reason in cli(*command).error()
         assert not (tmp_path / "out").exists()
+    command = ["search", "pit", "--objective", f"bench:{file},params", "--data", "digits", "--out", tmp_path / "out"]
+    assert "`--data` must not be given with objective bench:" in cli(*command).error()

@@ -406,3 +406,12 @@ def test_the_study_says_how_many_trials_it_wants(tmp_path: Path) -> None:
     search(tmp_path / "run", trials=10_000, resume=True, **options)
     study = Study.open(tmp_path / "run")
     assert wanted() == study.wanted == len(study.trials) < 160  # the space has no more
+
+
+def test_of_equals_in_the_first_objective_the_others_decide(tmp_path: Path) -> None:
+    """Accuracies of a few hundred images are often equal: what no other beats must be the best."""
+    study = search(tmp_path / "run", trials=160, objective="depth,min:params", strategy="exhaustive").study
+    best = study.best
+    assert best is not None and best in study.front
+    deepest = [trial for trial in study.trials if trial.measured["depth"] == best.measured["depth"]]
+    assert len(deepest) > 1 and best.measured["params"] == min(trial.measured["params"] for trial in deepest)

@@ -48,6 +48,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
+from vitsearch.records import supernet_and_images
 from vitsearch.spaces import SPACES, patch_words, patches_of
 from vitsearch.terminal import emit, in_words, progress_bar, show, summary
 
@@ -127,16 +128,19 @@ def search(
     shared |= {"latency": latency, "max_latency_ms": read_milliseconds("--max-latency", max_latency)}
     shared |= {"min_throughput": read_rate("--min-throughput", min_throughput)}
     if strategy == "prenas":
-        refuse(strategy, {"objective": objective, "trials": trials, "memory": memory})
+        refuse("strategy prenas", {"objective": objective, "trials": trials, "memory": memory})
         sizes = {"image_size": image_size, "classes": classes, "patch_size": patch_size, "batch_size": batch_size}
         return choose(space, given, sizes, data, weights, shared, as_json)
-    refuse(strategy, given)
+    refuse(f"strategy {strategy}", given)
     if strategy.startswith("prenas:"):
         raise VitsearchError(f"`--strategy` prenas has options of its own, --budgets and others, but got {strategy!r}")
     from vitsearch.data import open_data
     from vitsearch.study import run_search
 
     objective, trials = "dss" if objective is None else objective, 100 if trials is None else trials
+    if not looks_into_networks(objective):
+        useless = {"data": data, "batch-size": batch_size, "weights": weights, "memory": memory}
+        refuse(f"objective {objective}", useless)
     data = "noise" if data is None else data
     base, patch_size = objective_input(objective, patch_size)
     if latency is not None:
@@ -161,11 +165,21 @@ def search(
     report_search(result, as_json)
 
 
-def refuse(strategy: str, given: dict[str, Any]) -> None:
-    """Options that this strategy has no use for."""
+def looks_into_networks(objective: str) -> bool:
+    """Whether data, images and initial weights matter: not where what was trained or measured says its input itself."""
+    from vitsearch.proxies.size import BASELINES
+
+    names = [name.removeprefix("min:").removeprefix("max:") for name in objective.split(",")]
+    trained = [name for name in names if name.startswith(("supernet:", "predictor:", "bench:"))]
+    others = {*names} - {*trained, *BASELINES, "latency", "throughput"}
+    return not trained or bool(others)
+
+
+def refuse(what: str, given: dict[str, Any]) -> None:
+    """Options that this strategy or objective has no use for."""
     for name, value in given.items():
         if value is not None:
-            raise VitsearchError(f"`--{name}` must not be given with strategy {strategy}, but got {value!r}")
+            raise VitsearchError(f"`--{name}` must not be given with {what}, but got {value!r}")
 
 
 def choose(
@@ -261,7 +275,11 @@ def report_search(result: Any, as_json: bool) -> None:
         table.add_row(f"{trial}{' (best)' if trial == best.number else ''}", *cells, summary(row.settings))
     show(table)
     print(json.dumps(best.settings))
-    print(f"next: vitsearch export {study.path}#best --format timm --out best")
+    first = study.plan.objectives[0].name
+    if first.startswith("supernet:"):
+        words = ["vitsearch", "supernet", "extract", supernet_and_images(first.removeprefix("supernet:"))[0]]
+        return print(f"next: {shlex.join([*words, f'{study.path}#best', '--out', 'inherited'])}")
+    print(f"next: {shlex.join(['vitsearch', 'export', f'{study.path}#best', '--format', 'timm', '--out', 'best'])}")
 
 
 def report_choice(result: Any, as_json: bool) -> None:

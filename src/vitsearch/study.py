@@ -179,9 +179,10 @@ class Study:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial in the first objective; the earliest of equals; None when all failed."""
+        """The best in the first objective, of equals in the next ones, then the earliest; None when all failed."""
         valid = [trial for trial in self.trials if trial.error is None]
-        return max(valid, key=lambda trial: (self.plan.objectives[0].gain(trial), -trial.number), default=None)
+        gains = {trial.number: [one.gain(trial) for one in self.plan.objectives] for trial in valid}
+        return max(valid, key=lambda trial: (gains[trial.number], -trial.number), default=None)
 
     @property
     def front(self) -> list[Trial]:

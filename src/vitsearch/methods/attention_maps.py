@@ -16,10 +16,16 @@ from vitsearch.models import VisionNetwork
 from vitsearch.models.layers import TransformerBlock, WindowAttention
 from vitsearch.models.vit import NetworkStage
 
+ATTENDED = 1e-20
+"""What is masked has a weight of about e^-100, and is not attended to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFacts:
-    """Of one block, over all images, heads and queries. Stage and block count from 1, as in the paper."""
+    """Of one block, over all images, heads and queries; what pads a map is left out.
+
+    Stage and block count from 1, as in the paper.
+    """
 
     stage: int
     block: int
@@ -49,8 +55,9 @@ def attention_facts(network: VisionNetwork, images: Tensor, top: int = 5) -> lis
             attention = block.attn
             if not isinstance(attention, WindowAttention):
                 raise VitsearchError("`network` must have blocks of window attention alone, as those of s3")
-            weights = attention.weights(block.norm1(x))
-            distances = top_distances(weights, attention.window, top)
+            real = real_tokens(attention, x)
+            weights = attention.weights(block.norm1(x)) * real[:, None, None]
+            distances = top_distances(weights, real, attention.window, top)
             each = float(distances.mean())
             row = AttentionFacts(
                 stage=index,
@@ -59,26 +66,36 @@ def attention_facts(network: VisionNetwork, images: Tensor, top: int = 5) -> lis
                 mean_distance=each,
                 median_distance=float(distances.median()),
                 pixels=each * images.shape[-1] / attention.side,
-                similarity=head_similarity(weights),
+                similarity=head_similarity(weights, real),
             )
             rows.append(row)
             x = block(x)
     return rows
 
 
-def top_distances(weights: Tensor, window: int, top: int) -> Tensor:
-    """[W, H, S]: the mean distance in tokens from each query to the `top` keys it attends to most."""
+def real_tokens(attention: WindowAttention, x: Tensor) -> Tensor:
+    """[W, S]: the tokens of all windows that are of the map `x`, and not beside it, where it is padded."""
+    return attention._shifted_windows(torch.ones_like(x[..., :1]))[..., 0].bool()
+
+
+def top_distances(weights: Tensor, real: Tensor, window: int, top: int) -> Tensor:
+    """Of each real query in each head: the mean distance in tokens to the `top` keys it attends to most.
+
+    In corners of shifted windows fewer than `top` keys may be attended to at all: the mean is over those.
+    """
     along = torch.arange(window, device=weights.device)
     places = torch.cartesian_prod(along, along).reshape(-1, 2).to(weights.dtype)
     between = torch.cdist(places[None], places[None])[0]  # [S, S]
-    keys = weights.topk(min(top, weights.shape[-1]), dim=-1).indices
-    return between.expand_as(weights).gather(-1, keys).mean(-1)
+    best = weights.topk(min(top, weights.shape[-1]), dim=-1)
+    looked = best.values > ATTENDED
+    distances = between.expand_as(weights).gather(-1, best.indices) * looked
+    return (distances.sum(-1) / looked.sum(-1).clamp(min=1)).transpose(1, 2)[real]  # [W, S, H] -> [queries, H]
 
 
-def head_similarity(weights: Tensor) -> float | None:
+def head_similarity(weights: Tensor, real: Tensor) -> float | None:
     heads = weights.shape[1]
     if heads < 2:
         return None
     unit = torch.nn.functional.normalize(weights, dim=-1)
-    alike = torch.einsum("whsk,wgsk->whgs", unit, unit)  # [W, H, H, S]
+    alike = torch.einsum("whsk,wgsk->wshg", unit, unit)[real]  # [queries, H, H]
     return float((alike.sum((1, 2)) - heads).mean() / (heads * (heads - 1)))

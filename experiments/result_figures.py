@@ -95,7 +95,7 @@ def s3_cifar10(found: Row) -> Figure:
 def s3_inherited(found: Row) -> Figure:
     """Networks in the order of their accuracy from scratch, bars from seed to seed; beside them where blocks look."""
     rows = sorted(found["rows"], key=lambda row: row["scratch"]["mean"])
-    looks = [look for cell in found["cells"] for look in cell.get("attention", [])]
+    looks = found.get("attention", [])
     count = 3 if looks else 1
     figure, places = plt.subplots(1, count, figsize=(3 + 3.5 * count, 3.6), squeeze=False)
     axes, *others = places[0]

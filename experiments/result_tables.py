@@ -255,7 +255,7 @@ def s3_inherited(found: Row) -> list[str]:
     names = ["parameters", "inherited", "after fine-tuning", "from scratch"]
     taus = ", ".join(f"{two_digits(tau)} with {WEIGHTS[name]}" for name, tau in found["kendall"].items())
     shown = [*table(names, rows), "", f"Kendall's tau of inherited accuracy: {taus}. {beside_inherited(order)}"]
-    looks = [look for cell in found["cells"] for look in cell.get("attention", [])]
+    looks = found.get("attention", [])
     return [*shown, "", *where_blocks_look(looks)] if looks else shown
 
 

@@ -5,7 +5,7 @@
 Draws networks of a supernet's space and measures each three times on the test part, for each seed; trained with the
 teacher of the supernet, where it had one. How well do inherited weights rank them? Writes results/s3_inherited.json.
 Runs that are finished are not run again. With --attention also where the blocks of each network look after training
-from scratch (Figures 4 and 8).
+from scratch with the first seed (Figures 4 and 8): it is asked anew each time, of what is in --work.
 """
 
 from __future__ import annotations
@@ -65,12 +65,14 @@ def main() -> None:
         for name in ("tuned", "scratch")
         if len(rows) > 1
     }
-    sittings.write({"complete": complete, "kendall": ranked, "rows": rows})
+    summary = {"complete": complete, "kendall": ranked, "rows": rows}
+    looks = {"attention": attention(options, trained, sittings)} if options.attention else {}
+    sittings.write(summary | looks)
     print(ranked)
 
 
 def one_network(options: argparse.Namespace, cell: tuple[int, Settings, int]) -> dict[str, Any]:
-    """With one seed. What it inherits is the same with all, where it looks is asked of the first."""
+    """With one seed. What it inherits is the same with all."""
     number, settings, seed = cell
     trained = read_supernet(options.supernet)
     folder = options.work / f"inherited-{number}-{seed}"
@@ -81,8 +83,6 @@ def one_network(options: argparse.Namespace, cell: tuple[int, Settings, int]) ->
     for name, start, changes in (("tuned", folder, options.tune_set), ("scratch", None, options.train_set)):
         run = train(options, trained, settings, f"{name}-{number}", seed, start, changes)
         row |= {name: run.result["test_top1"], f"{name}_run": how_it_went(run)}
-    if options.attention and seed == 0:
-        row["attention"] = attention(options, trained, settings, options.work / f"scratch-{number}-0")
     print(f"network {number} seed {seed}:", {name: row[name] for name in ("inherited", "tuned", "scratch")}, flush=True)
     return row | {"settings": settings, "params": cost.params, "macs": cost.macs}
 
@@ -138,13 +138,16 @@ def train(
     return train_network(plan, options.work / f"{name}-{seed}", machine=machine, resume=True)
 
 
-def attention(
-    options: argparse.Namespace, trained: TrainedSupernet, settings: Settings, folder: Path
-) -> list[dict[str, Any]]:
-    network = build(settings, trained.plan.geometry, draw_weights=False)
-    network.load_state_dict(load_weights(folder).state)
+def attention(options: argparse.Namespace, trained: TrainedSupernet, sittings: Sittings) -> list[dict[str, Any]]:
+    """A row for each block of each network that is trained from scratch with the first seed."""
     images = next(iter(test_batches(options, trained)))[0]
-    return [row.to_json() for row in attention_facts(network.to(images.device), images)]
+    rows = []
+    for cell in sorted((cell for cell in sittings.rows if cell["seed"] == 0), key=lambda cell: int(cell["network"])):
+        network = build(cell["settings"], trained.plan.geometry, draw_weights=False)
+        network.load_state_dict(load_weights(options.work / f"scratch-{cell['network']}-0").state)
+        about = {"network": cell["network"], "commit": sittings.now["commit"]}
+        rows += [about | row.to_json() for row in attention_facts(network.to(images.device), images)]
+    return rows
 
 
 if __name__ == "__main__":

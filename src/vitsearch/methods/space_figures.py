@@ -25,12 +25,17 @@ NAMES = {
 
 
 def choices_by_step(study: Evolved | str | Path) -> dict[str, list[list[tuple[float, ...]]]]:
-    """Figure 2: for each dimension and stage the choices of every space, in order."""
-    spaces = [_space(space["name"]) for space in _opened(study).spaces]
-    return {
+    """Figure 2: for each dimension and stage the choices of every space, in order, and of the one to come."""
+    found = _opened(study)
+    spaces = [_space(space["name"]) for space in found.spaces]
+    by_step = {
         name: [[getattr(space, name)[stage] for space in spaces] for stage in range(spaces[0].stages)]
         for name in DIMENSIONS
     }
+    for move in found.moves:
+        if move["iteration"] == len(spaces) - 1:  # stopped before it was measured
+            by_step[move["dimension"]][move["stage"] - 1].append(tuple(move["new_choices"]))
+    return by_step
 
 
 def errors_by_depth(study: Evolved | str | Path, iteration: int = -1) -> list[dict[int, list[float]]]:

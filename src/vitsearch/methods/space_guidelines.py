@@ -1,30 +1,31 @@
 """S3's four design guidelines (section 3), asked of an evolution's own numbers.
 
-A guideline is about how a dimension moved, or where it ended, over the stages. Slopes decide, with the noise that
-resampling gives them: a slope counts where at least `SURE` of the resampled ones have its sign.
+A guideline is about how a dimension moved: from where the evolution began to where it is, its last moves included.
+Two stages count as different where the intervals of their first slopes do not overlap, which resampling gives.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from vitsearch.errors import BadStudy
 from vitsearch.methods.space_study import Evolved, read_evolution
-from vitsearch.ranking import kendall
-from vitsearch.spaces import SPACES
-from vitsearch.spaces.windowed import Windowed
+from vitsearch.spaces.windowed import DIMENSIONS
 
-SURE = 0.95
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guideline:
     guideline: str
     verdict: str
-    """`holds`, `does not hold`, or `undecided` where the slopes are within their noise."""
+    """`holds`, `does not hold`, or `undecided` where nothing moved or the slopes are within their noise."""
     evidence: str
     numbers: dict[str, Any]
 
@@ -32,80 +33,116 @@ class Guideline:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Of one dimension of one stage: its mean choice at first and in the end, and the first slope with its noise."""
+
+    start: float
+    end: float
+    slope: float | None
+    low: float
+    high: float
+
+    @property
+    def change(self) -> float:
+        return self.end - self.start
+
+    def below(self, other: Course) -> bool:
+        """Whether errors fall more, or rise less, by more than the noise."""
+        return self.slope is not None and other.slope is not None and self.high < other.low
+
+    def differs(self, other: Course) -> bool:
+        return self.below(other) or other.below(self)
+
+
 def guidelines(study: Evolved | str | Path) -> list[Guideline]:
     found = study if isinstance(study, Evolved) else read_evolution(study)
-    if not found.moves:
+    if len(found.moves) < found.space.stages * len(DIMENSIONS):
         raise BadStudy(f"{found.path} has not moved yet: its first space is not measured")
-    space = SPACES[found.spaces[-1]["name"]]
-    assert isinstance(space, Windowed)
     return [
-        most_blocks(found, space),
-        larger_later(found, space, "window_size"),
-        larger_later(found, space, "mlp_ratio"),
-        narrow_attention(space),
+        most_blocks(found),
+        larger_later(found, "window_size"),
+        larger_later(found, "mlp_ratio"),
+        narrow_attention(found),
     ]
 
 
-def most_blocks(found: Evolved, space: Windowed) -> Guideline:
-    """Blocks are added to stage 3, and taken from the others."""
-    third = space.stages - 2  # of four
-    first = first_slopes(found, "depth")
-    slopes = [slope or 0.0 for slope, _ in first]
-    depths = means(space, "depth")
-    sure = [confidence is not None and confidence >= SURE for _, confidence in first]
-    gain = min(slopes)
-    best = slopes.index(gain)
-    verdict = "holds" if best == third else "does not hold"
-    verdict = verdict if sure[best] and gain < 0 else "undecided"
-    helped = f"blocks help most in stage {best + 1} ({gain:+.2f} per block)" if gain < 0 else "more blocks help nowhere"
-    evidence = f"{helped}; mean depth {listed(depths)}"
-    text = "the third stage is the most important, and more blocks in it are better"
-    return Guideline(guideline=text, verdict=verdict, evidence=evidence, numbers={"slopes": slopes, "means": depths})
-
-
-def larger_later(found: Evolved, space: Windowed, dimension: str) -> Guideline:
-    """Small in early stages and large in late ones: of the final choices, and of the first slopes, which fall."""
-    ends, first = means(space, dimension), first_slopes(found, dimension)
-    stages = list(range(len(ends)))
-    by_end = (kendall(stages, ends) or 0.0) if len(set(ends)) > 1 else 0.0
-    sure = [slope for slope, confidence in first if slope is not None and confidence is not None and confidence >= SURE]
-    if by_end:
-        verdict = "holds" if by_end > 0 else "does not hold"
+def most_blocks(found: Evolved) -> Guideline:
+    """In stage 3 more blocks help, and more than in any other."""
+    depths = courses(found, "depth")
+    third = depths[-2]  # of four
+    others = [own for own in depths if own is not third]
+    if not any(own.change for own in depths) or third.slope is None:
+        verdict = UNDECIDED
+    elif third.high < 0 and all(third.below(other) for other in others):
+        verdict = HOLDS
     else:
-        verdict = "undecided" if len(sure) < 2 else ("holds" if sure[-1] < sure[0] else "does not hold")
+        verdict = FAILS if third.low > 0 or any(other.below(third) for other in others) else UNDECIDED
+    text = "the third stage is the most important, and more blocks in it are better"
+    return described(text, verdict, "depth", depths)
+
+
+def larger_later(found: Evolved, dimension: str) -> Guideline:
+    """Of two stages that differ, the later one grew more, or shrank less."""
+    stages = courses(found, dimension)
+    pairs = [(early, late) for early, late in combinations(stages, 2) if early.differs(late)]
+    signs = [sign(late.change - early.change) for early, late in pairs]
     what = "windows" if dimension == "window_size" else "MLP ratios"
-    slopes = listed([slope for slope, _ in first])
-    return Guideline(
-        guideline=f"early stages need small {what}, late stages large ones",
-        verdict=verdict,
-        evidence=f"mean choice by stage {listed(ends)}; first slopes {slopes}",
-        numbers={"means": ends, "slopes": [slope for slope, _ in first], "kendall": by_end},
-    )
+    text = f"early stages need small {what}, late stages large ones"
+    return described(text, by_sign(sum(signs)), dimension, stages)
 
 
-def narrow_attention(space: Windowed) -> Guideline:
-    widths = means(space, "embed_dim")
-    inner = [space.head_dim * heads for heads in means(space, "num_heads")]
-    smaller = [own < width for own, width in zip(inner, widths, strict=True)]
-    equal = all(own == width for own, width in zip(inner, widths, strict=True))
-    verdict = "undecided" if equal else "holds" if all(smaller) else "does not hold"
+def narrow_attention(found: Evolved) -> Guideline:
+    """In every stage the embedding grew more than queries, keys and values."""
+    widths, heads = courses(found, "embed_dim"), courses(found, "num_heads")
+    pairs = list(zip(widths, heads, strict=True))
+    head_dim = found.space.head_dim
+    signs = [sign(width.change - head_dim * own.change) if width.differs(own) else 0 for width, own in pairs]
+    inner = [head_dim * own.end for own in heads]
+    ends = [width.end for width in widths]
     return Guideline(
         guideline="queries, keys and values are narrower than the embedding",
-        verdict=verdict,
-        evidence=f"mean q-k-v width by stage {listed(inner)}, mean width {listed(widths)}",
-        numbers={"inner": inner, "widths": widths},
+        verdict=by_sign(min(signs)),
+        evidence=f"mean q-k-v width by stage {listed(inner)}, mean width {listed(ends)}",
+        numbers={"inner": inner, "widths": ends, "signs": signs},
     )
 
 
-def means(space: Windowed, dimension: str) -> list[float]:
-    return [sum(stage) / len(stage) for stage in getattr(space, dimension)]
+def described(text: str, verdict: str, dimension: str, stages: Sequence[Course]) -> Guideline:
+    starts, ends, slopes = ([getattr(own, name) for own in stages] for name in ("start", "end", "slope"))
+    shown = ["-" if own.slope is None else f"{own.slope:+.2f} ({own.low:+.2f} to {own.high:+.2f})" for own in stages]
+    return Guideline(
+        guideline=text,
+        verdict=verdict,
+        evidence=f"mean {dimension} by stage {listed(starts)}, then {listed(ends)}; first slopes {', '.join(shown)}",
+        numbers={"starts": starts, "means": ends, "slopes": slopes},
+    )
 
 
-def first_slopes(found: Evolved, dimension: str) -> list[tuple[float | None, float | None]]:
-    """Of the first space, stage by stage, where choices are the same in all: slope and confidence."""
-    own = [move for move in found.moves if move["iteration"] == 0 and move["dimension"] == dimension]
-    return [(move["slope"], move["confidence"]) for move in sorted(own, key=lambda move: int(move["stage"]))]
+def courses(found: Evolved, dimension: str) -> list[Course]:
+    """Stage by stage, the last moves included. A window that is larger than the map is as large as the map."""
+    stages = []
+    for stage, side in enumerate(found.space.envelope().sides(found.geometry.image_size), 1):
+        own = [move for move in found.moves if (move["dimension"], move["stage"]) == (dimension, stage)]
+        first, last, most = own[0], own[-1], side if dimension == "window_size" else math.inf
+        course = Course(
+            start=fmean(min(choice, most) for choice in first["choices"]),
+            end=fmean(min(choice, most) for choice in last["new_choices"]),
+            slope=first["slope"],
+            low=first["slope_low"],
+            high=first["slope_high"],
+        )
+        stages.append(course)
+    return stages
 
 
-def listed(values: Sequence[float | None]) -> str:
-    return ", ".join("-" if value is None else f"{value:.4g}" for value in values)
+def sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+def by_sign(value: float) -> str:
+    return HOLDS if value > 0 else FAILS if value < 0 else UNDECIDED
+
+
+def listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from vitsearch.architecture import Settings, brief
 from vitsearch.cost import Geometry, Limits
@@ -15,6 +15,8 @@ from vitsearch.environment import describe_changes
 from vitsearch.errors import BadStudy
 from vitsearch.methods.space_moves import Rules, ranked_errors
 from vitsearch.records import Journal, Objective, Trial, parse_json, read_trials, write_atomically
+from vitsearch.spaces import SPACES
+from vitsearch.spaces.windowed import Windowed
 from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import read_epochs
 from vitsearch.training.recipe import Recipe
@@ -66,6 +68,9 @@ class EvolutionPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolved:
     path: Path
+    space: Windowed
+    """The first one."""
+    geometry: Geometry
     spaces: list[dict[str, Any]]
     """Of every space: its name, size, E-T error and its parts, and whether the limits were kept."""
     moves: list[dict[str, Any]]
@@ -141,6 +146,8 @@ def read_evolution(path: str | Path) -> Evolved:
     given = study["objective"]
     return Evolved(
         path=folder,
+        space=cast(Windowed, SPACES[study["space"]].with_fixed(study["fixed"])),
+        geometry=Geometry(**study["geometry"]),
         spaces=by_kind["space"],
         moves=by_kind["move"],
         trials=read_trials(folder / TRIALS)[0] if (folder / TRIALS).exists() else [],

@@ -108,6 +108,20 @@ def spaces() -> list[list[str]]:
     ]
 
 
+def windows() -> list[list[str]]:
+    """Of S3's supernets on a processor: smaller networks and images than the spaces above had."""
+    tables = result("s3_bias_tables")["summary"][0]["interpolated_minus_separate"]
+    taus = {name: f"{tau:.2f}" for name, tau in result("s3_inherited")["kendall"].items()}
+    return [
+        ["Does one bias table for all windows cost accuracy, against one for each?", apart(tables), "s3.md"],
+        [
+            "Do weights inherited from S3's supernet rank ten networks as training does?",
+            f"tau {taus['tuned']} with their accuracy after fine-tuning, {taus['scratch']} from scratch",
+            "s3.md",
+        ],
+    ]
+
+
 def guidance() -> list[str]:
     found = result("distillation-flowers102-96px")
     found |= found["difference"]
@@ -116,7 +130,7 @@ def guidance() -> list[str]:
 
 
 def main() -> None:
-    rows = [*proxies(), dss(), *discovered(), *winners(), *supernet(), *prenas(), *spaces(), guidance()]
+    rows = [*proxies(), dss(), *discovered(), *winners(), *supernet(), *prenas(), *spaces(), *windows(), guidance()]
     lines = ["| question | answer | more |", "|---|---|---|"]
     lines += [f"| {what} | {answer} | [{page}]({page}) |" for what, answer, page in rows]
     put("findings.md", __file__, "\n".join(["", *lines, ""]))

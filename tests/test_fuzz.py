@@ -102,6 +102,13 @@ def test_json(text: str | bytes) -> None:
         json.dumps(value, allow_nan=False)
 
 
+def test_quantities_are_exact_however_large() -> None:
+    assert read_quantity("--max-size", "1e24", below=1 << 1000) == 10**24
+    assert read_quantity("--max-size", f"{10**40 + 1}M", below=1 << 1000) == 10**46 + 10**6
+    with pytest.raises(VitsearchError, match="`--max-params` must be a positive whole number"):
+        read_quantity("--max-params", "1e24")
+
+
 @given(st.text(max_size=12))
 @settings(max_examples=300)
 def test_quantities(text: str) -> None:

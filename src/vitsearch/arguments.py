@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,20 @@ from vitsearch.spaces.base import Understood, understand
 log = logging.getLogger("vitsearch")
 MOST_BUDGETS = 1000
 TIMES = {"us": 1e-3, "ms": 1.0, "s": 1e3}  # in milliseconds; what ends with another comes first
+EXACT = Context(prec=400)  # digits: more than any quantity has
 UNITS = {"k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
 
 
-def read_quantity(name: str, text: str | None) -> int | None:
+def read_quantity(name: str, text: str | None, below: int = 1 << 62) -> int | None:
     """`6000000`, `6M`, `1.4G`: exact, so 5.5M is 5,500,000 and 0.5 is refused."""
     if text is None:
         return None
     number, unit = (text[:-1], UNITS[text[-1]]) if text[-1:] in UNITS else (text, 0)
     try:
-        value = Decimal(number).scaleb(unit) if number.isascii() else Decimal("nan")
+        value = EXACT.scaleb(Decimal(number), unit) if number.isascii() else Decimal("nan")
     except ArithmeticError:  # what decimal raises for text that is no number, and for numbers beyond it
         value = Decimal("nan")
-    if not value.is_finite() or not 1 <= value < 1 << 62 or value != int(value):
+    if not value.is_finite() or not 1 <= value < below or value != int(value):
         raise VitsearchError(
             f"`{name}` must be a positive whole number such as 6000000, 6M or 1.4G, but got {brief(text)}"
         )

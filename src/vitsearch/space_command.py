@@ -98,7 +98,7 @@ def evolve_space(
     ] = None,
     most_steps: Annotated[int | None, typer.Option("--most-steps", **NUMBER, help="In one move [no bound].")] = None,
     max_size: Annotated[
-        str | None, typer.Option("--max-size", help="Networks that a space may have, such as 1000T [no bound].")
+        str | None, typer.Option("--max-size", help="Networks that a space may have, such as 1e24 [no bound].")
     ] = None,
     seed: SeedOption = 0,
     min_params: MinParams = None,
@@ -120,7 +120,7 @@ def evolve_space(
     from vitsearch.data import open_data, open_training_data
     from vitsearch.methods.space_evolution import RANK_TAU
     from vitsearch.methods.space_evolution import evolve_space as evolve
-    from vitsearch.methods.space_moves import Rules, check_steps
+    from vitsearch.methods.space_moves import MOST_SIZE, Rules, check_steps
     from vitsearch.methods.space_study import Training
     from vitsearch.training.distill import distillation
 
@@ -130,7 +130,7 @@ def evolve_space(
         rounding=rounding,
         steps=check_steps(step or []),
         most_steps=most_steps,
-        most_size=read_quantity("--max-size", max_size),
+        most_size=read_quantity("--max-size", max_size, below=MOST_SIZE),
     )
     options: dict[str, Any] = {"objective": objective}
     if objective is None:

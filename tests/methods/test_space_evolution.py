@@ -167,6 +167,8 @@ def test_repair_leaves_networks_and_the_bound_on_size_holds() -> None:
     assert grown.depth == ((4, 5, 6), (2, 3, 4), (4, 5, 6), (2, 3, 4))
     bounded, made = moved_space(INITIAL, moves, Rules(most_size=grown.count - 1), Geometry())
     assert bounded.depth == ((2, 3, 4), (2, 3, 4), (4, 5, 6), (2, 3, 4)) and bounded.count < grown.count
+    with pytest.raises(VitsearchError, match=r"`most_size` must be a whole number from 1 to 2\^1000, but got 0"):
+        Rules(most_size=0)
     assert "taken back" in made[0].note and made[1].note == ""
 
 
@@ -370,6 +372,9 @@ def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..
         (["s3-initial", "--tau", "0"], "`tau` must be above 0, but got 0"),
         (["s3-initial", "--step", "width=3"], "`steps` must be positive for depth, .* but got width=3"),
         (["s3-initial", "--step", "depth=half"], "`steps` must be as embed_dim=32, but got 'depth=half'"),
+        (["s3-initial", "--most-steps", "0"], "`most_steps` must be a whole number from 1 to 65536, but got 0$"),
+        (["s3-initial", "--max-size", "1e22"], r"must hold for the first space, 12354965581365184409856, but got 1"),
+        (["s3-initial", "--max-size", "1e999"], "`--max-size` must be a positive whole number"),
         (["s3-initial", "--max-size", "1000"], r"`most_size` \(--max-size\) must hold for the first space"),
         (["s3-initial", "--objective", "supernet:x"], "`objective` must be a proxy or a cost"),
         (["autoformer-tiny", "--objective", "params"], "`space` must have stages of window attention"),

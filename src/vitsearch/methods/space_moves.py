@@ -25,6 +25,8 @@ STEPS: dict[str, float] = {"depth": 1, "embed_dim": 64, "num_heads": 2, "mlp_rat
 """The paper's gamma; its step of 64 for the Q-K-V width is two heads, for which it gives none."""
 MOST: dict[str, float] = {"depth": 1024, "num_heads": 1024, "mlp_ratio": 16}
 """No network goes beyond it, in these dimensions or in a width or window (`LARGEST`)."""
+MOST_SIZE = 1 << 1000
+"""Bounds on the number of networks are below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +56,12 @@ class Rules:
             if name not in DIMENSIONS or not 0 < step < math.inf or (name != "mlp_ratio" and step != int(step)):
                 rule = f"must be positive for {', '.join(DIMENSIONS)}, and whole for all but mlp_ratio"
                 raise VitsearchError(f"`steps` {rule}, but got {name}={brief(step)}")
-        for name in ("most_steps", "most_size", "least_samples", "least_top"):
+        for name in ("most_steps", "least_samples", "least_top"):
             if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), most=1 << 1000)
+                check_whole(name, getattr(self, name))
+        size = self.most_size
+        if size is not None and (type(size) is not int or not 1 <= size < MOST_SIZE):
+            raise VitsearchError(f"`most_size` must be a whole number from 1 to 2^1000, but got {brief(size)}")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

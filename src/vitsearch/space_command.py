@@ -96,7 +96,7 @@ def evolve_space(
     step: Annotated[
         list[str] | None, typer.Option("--step", help="Of a dimension, such as embed_dim=32; repeatable.")
     ] = None,
-    most_steps: Annotated[int | None, typer.Option("--most-steps", **NUMBER, help="In one move [no bound].")] = None,
+    most_steps: Annotated[int, typer.Option("--most-steps", **NUMBER, help="In one move; the paper has no bound.")] = 8,
     max_size: Annotated[
         str | None, typer.Option("--max-size", help="Networks that a space may have, such as 1e24 [no bound].")
     ] = None,

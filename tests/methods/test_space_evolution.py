@@ -37,6 +37,7 @@ from vitsearch.methods.space_moves import (
     STEPS,
     Move,
     Rules,
+    bounded,
     choices_of,
     decide,
     et_error,
@@ -93,7 +94,19 @@ def test_steps_round_toward_zero_or_down() -> None:
     slopes = [-1.0, -0.8, -0.3, 0.0, 0.3, 0.8, 1.0]
     assert [steps_of(slope, Rules()) for slope in slopes] == [2, 2, 0, 0, 0, -2, -2]
     assert [steps_of(slope, Rules(rounding="floor")) for slope in slopes] == [3, 2, 1, 0, 0, -2, -2]
-    assert [steps_of(slope, Rules(most_steps=1)) for slope in slopes] == [1, 1, 0, 0, 0, -1, -1]
+    assert [bounded(steps, Rules(most_steps=1)) for steps in (2, 1, 0, -1, -2)] == [1, 1, 0, -1, -1]
+
+
+def test_a_move_is_bounded_and_says_so() -> None:
+    steep = [[90.0] * 20, [10.0] * 20]
+    move = repair(decide(1, "embed_dim", (16, 32), steep, Rules()), 56, 64)
+    assert (move.move, move.new_choices, move.note) == (512, (528, 544), "8 steps, and not 800")
+    down = repair(decide(1, "depth", (2, 3, 12), [[10.0] * 20, [50.0] * 20, [90.0] * 20], Rules()), 56, 1)
+    assert (down.move, down.new_choices) == (-8, (4,)) and re.fullmatch(
+        r"8 steps, and not \d+; without -6, -5", down.note
+    )
+    free = decide(1, "embed_dim", (16, 32), steep, Rules(most_steps=None))
+    assert (free.move, free.note) == (51200, "")
 
 
 def test_resampling_tells_signal_from_noise() -> None:

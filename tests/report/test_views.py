@@ -141,8 +141,8 @@ def test_the_command_evolves_the_same(options: str, cli: Cli, tmp_path: Path, mo
     assert command is not None
     cli(*shlex.split(command)[1:-1], tmp_path / "second")
     assert plans[0] == plans[1] and len(plans) == 2
-    plans[0]["rules"]["least_samples"] = 3  # which has no option
-    assert command_of(plans[0], 0) is None
+    for rule, value in (("most_steps", None), ("least_samples", 3)):  # which have no option
+        assert command_of({**plans[0], "rules": plans[0]["rules"] | {rule: value}}, 0) is None
 
 
 @pytest.mark.parametrize(

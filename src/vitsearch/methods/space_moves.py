@@ -36,8 +36,8 @@ class Rules:
     tau: float = 0.4
     rounding: str = "trunc"
     steps: dict[str, float] = field(default_factory=lambda: dict(STEPS))
-    most_steps: int | None = None
-    """In one move; the paper has no bound."""
+    most_steps: int | None = 8
+    """In one move. The paper has no bound, and its widest change, from 256 to 768, is 8 steps; None: no bound here."""
     most_size: int | None = None
     """M of Eq. 2, in networks; the paper does not say it. Depths that grow are taken back, the flattest first."""
     least_samples: int = 20
@@ -137,7 +137,10 @@ def resampled_slopes(
 def steps_of(slope: float, rules: Rules) -> int:
     """Eq. 8. Rounded toward zero, tau is a threshold on both sides."""
     turns = slope / rules.tau
-    steps = -(math.trunc(turns) if rules.rounding == "trunc" else math.floor(turns))
+    return -(math.trunc(turns) if rules.rounding == "trunc" else math.floor(turns))
+
+
+def bounded(steps: int, rules: Rules) -> int:
     most = rules.most_steps
     return steps if most is None else max(-most, min(most, steps))
 
@@ -169,7 +172,9 @@ def decide(
         return Move(**shared, **stays, new_choices=tuple(choices), note=note)
     slope = fit_slope(choices, [value for value in values if value is not None], step)
     slopes = sorted(resampled_slopes(choices, errors, step, rules, seed, paired and len(set(samples)) == 1))
-    move = shift_of(steps_of(slope, rules), dimension, step)
+    wanted = steps_of(slope, rules)
+    steps = bounded(wanted, rules)
+    move = shift_of(steps, dimension, step)
     return Move(
         **shared,
         slope=slope,
@@ -178,6 +183,7 @@ def decide(
         confidence=sum(one * slope > 0 for one in slopes) / RESAMPLES,
         move=move,
         new_choices=tuple(choice + move for choice in choices),
+        note="" if steps == wanted else f"{abs(steps)} steps, and not {abs(wanted)}",
     )
 
 
@@ -198,7 +204,8 @@ def repair(move: Move, side: int, step: float) -> Move:
     moved = [round(choice + shift, 6) for choice in move.choices]
     kept = networks_of(move.dimension, moved, side)
     gone = [f"{choice:g}" for choice in moved if choice not in kept]
-    notes = [] if shift == move.move else [f"not by {move.move:g}, which would leave nothing"]
+    notes = [move.note] if move.note else []
+    notes += [] if shift == move.move else [f"not by {move.move:g}, which would leave nothing"]
     notes += [f"without {', '.join(gone)}"] if gone else []
     return replace(move, move=shift, new_choices=tuple(kept), note="; ".join(notes))
 

@@ -107,8 +107,8 @@ def evolution_command(study: Mapping[str, Any]) -> str | None:
     rules = study["rules"]
     words += ["--tau", rules["tau"], "--rounding", rules["rounding"]]
     words += [word for name, step in rules["steps"].items() for word in ("--step", f"{name}={step}")]
-    for option, name in (("--most-steps", "most_steps"), ("--max-size", "most_size")):
-        words += [option, rules[name]] if rules[name] is not None else []
+    words += ["--most-steps", rules["most_steps"]]
+    words += ["--max-size", rules["most_size"]] if rules["most_size"] is not None else []
     words += ["--image-size", study["geometry"]["image_size"], "--seed", study["seed"], *_limits(study)]
     return _join([*words, *patch_words(study["space"], study["fixed"]), *_where(study)])
 
@@ -137,7 +137,8 @@ def _usual_rules(rules: Mapping[str, Any]) -> bool:
     """Whether those that have no option are what they are without one."""
     from vitsearch.methods.space_moves import Rules
 
-    return all(rules[name] == getattr(Rules(), name) for name in ("least_samples", "top_share", "least_top"))
+    usual = all(rules[name] == getattr(Rules(), name) for name in ("least_samples", "top_share", "least_top"))
+    return usual and rules["most_steps"] is not None
 
 
 def _limits(study: Mapping[str, Any]) -> list[Any]:

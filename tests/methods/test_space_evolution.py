@@ -53,7 +53,7 @@ from vitsearch.methods.space_study import Evolved, Training, read_evolution
 from vitsearch.scoring import Score
 from vitsearch.spaces import SPACES, cost_of
 from vitsearch.spaces.windowed import DIMENSIONS, Windowed
-from vitsearch.training.distill import distillation
+from vitsearch.training.distill import Distillation, distillation
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, change
 from vitsearch.training.run import Machine, train_network
@@ -318,6 +318,7 @@ def test_the_supernet_of_every_space_has_the_teacher(tmp_path: Path, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(space_evolution, "train_network", stop)
+    monkeypatch.setattr(Distillation, "open", lambda *_: None)
     taught = distillation("some/teacher", "locality+soft")
     training = Training(data="digits", recipe=QUICK, distillation=taught)
     with pytest.raises(KeyboardInterrupt):
@@ -393,6 +394,16 @@ def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..
         (["autoformer-tiny", "--objective", "params"], "`space` must have stages of window attention"),
         (["s3-initial", "--subnets", "chosen"], "`candidates` must be given for subnets chosen"),
         (["s3-initial", "--images", "100000"], "`images` must be a whole number from 1 to"),
+        (["s3-initial", "--image-size", "2"], "`image_size` must be at least the patch size 4, but got 2"),
+        (
+            ["s3-initial", "--objective", "params", "--image-size", "8", "--patch-size", "16"],
+            "the patch size 16, but got 8",
+        ),
+        (["s3-initial", "--distill", "nope"], "`teacher` must be a folder or timm:NAME@FILE, but got 'nope'"),
+        (
+            ["s3-initial:embed_dim=64/2/2/2,mlp_ratio=0.3", "--objective", "params"],
+            r"`width \* mlp_ratio` must be a whole number",
+        ),
         (["s3-initial", "--objective", "params", "--images", "9"], "`--images` must be left out with --objective"),
         (["s3-initial", "--objective", "params", "--distill", "x"], "`--distill` must be left out with --objective"),
     ],

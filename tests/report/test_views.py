@@ -135,6 +135,7 @@ def test_the_command_evolves_the_same(options: str, cli: Cli, tmp_path: Path, mo
         raise VitsearchError("enough")
 
     monkeypatch.setattr(space_evolution, "enter", stop)
+    monkeypatch.setattr("vitsearch.training.distill.Distillation.open", lambda *_: None)
     given = ["evolve-space", "s3:depth=1+2/1/1/1", *options.split(), "--image-size", 32, "--patch-size", 2, "--seed", 3]
     cli(*given, "--max-macs", "9G", "--iterations", 3, "--samples", 7, "--out", tmp_path / "first")
     command = command_of(json.loads(json.dumps(plans[0])), 0)

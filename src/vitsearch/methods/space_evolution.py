@@ -74,7 +74,9 @@ log = logging.getLogger("vitsearch")
 
 
 def check_inputs(plan: EvolutionPlan, space: Windowed) -> dict[str, dict[str, str]]:
-    """What is in the files behind the objective."""
+    """What is in the files behind the objective. What cannot be measured or trained is refused."""
+    for which in (min, max):
+        architecture_cost(space.decode(space.end(which)), plan.geometry)
     if plan.training is None:
         assert plan.objective is not None
         if plan.objective.name.startswith(SUPERNET):
@@ -85,6 +87,8 @@ def check_inputs(plan: EvolutionPlan, space: Windowed) -> dict[str, dict[str, st
     classes = open_training_data(plan.training.data).classes
     if plan.geometry.classes != classes:
         raise VitsearchError(f"`classes` must be {classes} for {plan.training.data}, but got {plan.geometry.classes}")
+    if plan.training.distillation is not None:
+        plan.training.distillation.open(plan.geometry, pick_device("cpu"))
     if plan.training.images is not None:
         check_whole("images", plan.training.images, most=len(open_training_data(plan.training.data).part("validation")))
     return {}

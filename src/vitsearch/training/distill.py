@@ -222,10 +222,13 @@ class Distillation:
     def logits(self) -> bool:
         return "soft" in self.kind or "hard" in self.kind
 
+    def open(self, geometry: Geometry, device: torch.device) -> Teacher:
+        classes = geometry.classes if self.logits else None
+        return open_teacher(self.teacher, classes=classes, channels=geometry.channels, device=device)
+
     def build(self, task: LogitTask, network: nn.Module, geometry: Geometry, device: torch.device) -> Task:
         """The task with the teacher around it, on the device. `network` is the student, which gives the widths."""
-        classes = geometry.classes if self.logits else None
-        teacher = open_teacher(self.teacher, classes=classes, channels=geometry.channels, device=device)
+        teacher = self.open(geometry, device)
         teacher.mode = self.teacher_mode
         made: LogitTask | Distilling = task
         if self.logits:

@@ -357,6 +357,19 @@ def test_a_space_that_has_not_moved_keeps_its_supernet(tmp_path: Path, monkeypat
     assert all(torch.equal(weights, copied[name]) for name, weights in load_file(second / "model.safetensors").items())
 
 
+def test_a_space_that_has_not_moved_keeps_its_name(tmp_path: Path) -> None:
+    """Under another name it would be trained again."""
+    options: dict[str, Any] = {"objective": "params", "samples": 2, "iterations": 1, "rules": Rules(tau=1e9)}
+    found = evolve_space("s3:window_size=7,depth=1/1/1/1", out=tmp_path / "a", machine=CPU, **options)
+    assert [space["name"] for space in found.spaces] == ["s3:depth=1,window_size=7"] * 2
+
+
+def test_limits_that_no_draw_satisfies_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(space_evolution.Evolution, "constraint", lambda *_: (True, 0.05))
+    with pytest.raises(VitsearchError, match="none of the networks drawn from s3-initial satisfies max_macs=1"):
+        evolve_space(INITIAL, out=tmp_path / "a", objective="params", limits=Limits(max_macs=1), samples=2, machine=CPU)
+
+
 def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..., Any]) -> None:
     options = ["--data", "digits", "--recipe", "quick", "--epochs", "1", "--batch-size", "256", "--image-size", "8"]
     options += ["--patch-size", "2", "--samples", "2", "--iterations", "2", "--step", "embed_dim=8"]

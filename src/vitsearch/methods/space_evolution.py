@@ -131,6 +131,7 @@ def evolve_space(
     found = found if patch_size is None else found.with_patch_size(patch_size)
     if not isinstance(found, Windowed):
         raise VitsearchError(f"`space` must have stages of window attention, as s3-initial, but got {found.name!r}")
+    found = found.with_choices()  # under the name that a space with these choices gets where nothing moves
     plan = EvolutionPlan(
         space=found.name,
         fixed=found.fixed(),
@@ -315,6 +316,8 @@ class Evolution:
         counted: Mapping[str, int],
     ) -> None:
         rules, ordered = self.plan.rules, sorted(errors)
+        if not counted["drawn"]:
+            raise VitsearchError(f"none of the networks drawn from {space.name} satisfies {self.plan.limits}")
         if not ordered:
             raise VitsearchError(f"no network of {space.name} could be measured: {self.journal.trials[-1].error}")
         row = {

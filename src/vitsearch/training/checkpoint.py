@@ -1,8 +1,9 @@
 """A checkpoint is one safetensors file: tensors by name, and in its header a JSON text with everything else.
 
-Tensors: `network.*`, `task.*`, `average.*` (moving average), `optimizer.PARAMETER.STATE`. One file is written beside,
-synced and renamed, so that there is always a whole one. No random state is stored: the randomness of a step comes from
-(seed, step, rank).
+Tensors: `network.*`, `task.*`, `average.*` (moving average), `optimizer.PARAMETER.STATE`, `group.NUMBER.STATE`. What
+an optimizer keeps as plain numbers is in the header, under the same names, and comes back as plain numbers. One file is
+written beside, synced and renamed, so that there is always a whole one. No random state is stored: the randomness of a
+step comes from (seed, step, rank).
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from vitsearch.errors import BadStudy
+from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.records import parse_json, write_bytes_atomically
 
 FORMAT = 1
+SCHEDULED = ("params", "lr", "initial_lr")
+"""What the schedule sets in an optimizer's groups, beside its hyperparameters, which are those of the recipe."""
+Value = Tensor | int | float | None
+"""What an optimizer may keep: bool is an int."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,33 +52,72 @@ def named_state(network: nn.Module, task: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in found.items() if parameter.requires_grad}
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """State by parameter name, as `torch.distributed.checkpoint.state_dict` flattens it."""
-    return {
-        f"optimizer.{name}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+class Checkpoint(NamedTuple):
+    """`numbers` are those that an optimizer keeps beside its tensors."""
+
+    tensors: dict[str, Tensor]
+    position: Position
+    numbers: dict[str, Value]
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Value]:
+    """State by parameter name, as `torch.distributed.checkpoint.state_dict` flattens it; what steps left in groups."""
+    found = {
+        f"optimizer.{name}.{key}": value
         for name, parameter in parameters.items()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
+    for number, group in enumerate(optimizer.param_groups):
+        found |= {f"group.{number}.{key}": group[key] for key in _counted(optimizer, group)}
+    for name, value in found.items():
+        if not isinstance(value, Value):
+            kind = f"`{type(optimizer).__name__}` keeps a {type(value).__name__} as {name}"
+            raise VitsearchError(f"an optimizer must keep tensors and numbers alone to be resumed, but {kind}")
+    return found
+
+
+def _counted(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> list[str]:
+    """What steps have put into a group, such as their number; lists there are tables that are made again."""
+    return [
+        key
+        for key, value in group.items()
+        if key not in optimizer.defaults and key not in SCHEDULED and isinstance(value, Value)
+    ]
 
 
 def restore_optimizer(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], state: Mapping[str, Value]
 ) -> None:
     """Fill the optimizer's state; what a fresh optimizer would hold where the checkpoint has none."""
     optimizer.state.clear()
     for name, parameter in parameters.items():
-        prefix = f"optimizer.{name}."
-        found = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        for key, value in found.items():
-            if value.shape == parameter.shape and key != "step":  # laid out as the parameter, maybe channels last
-                optimizer.state[parameter][key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-            else:
-                on_device = value if key == "step" else value.to(parameter.device)
-                optimizer.state[parameter][key] = on_device.clone()
+        for key, value in _under(state, f"optimizer.{name}.").items():
+            optimizer.state[parameter][key] = _placed(key, value, parameter) if isinstance(value, Tensor) else value
+    for number, group in enumerate(optimizer.param_groups):
+        for key in _counted(optimizer, group):
+            del group[key]
+        for key, value in _under(state, f"group.{number}.").items():
+            group[key] = value.clone() if isinstance(value, Tensor) else value
 
 
-def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], position: Position, about: Mapping[str, Any]) -> None:
-    header = {"format": FORMAT, "position": asdict(position), **about}
+def _under(state: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def _placed(key: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """A copy where the parameter is, and laid out as it is, maybe channels last; steps are counted on the CPU."""
+    if key == "step":
+        return value.clone()
+    if value.shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+    return value.to(parameter.device).clone()
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], position: Position, state: Mapping[str, Value]) -> None:
+    """`state` is an optimizer's."""
+    numbers = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+    tensors = {**tensors, **{name: value for name, value in state.items() if isinstance(value, Tensor)}}
+    header = {"format": FORMAT, "position": asdict(position), "numbers": numbers}
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     separate = {name: tensor.clone() if _shares(tensor) else tensor for name, tensor in plain.items()}
     write_bytes_atomically(path, save(separate, metadata={"vitsearch": json.dumps(header, allow_nan=False)}))
@@ -84,14 +128,15 @@ def _shares(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Position]:
+def read_checkpoint(path: Path) -> Checkpoint:
     """All tensors on the CPU. A broken file is an error that says so."""
     try:
         with safe_open(path, framework="pt") as file:
             header = parse_json((file.metadata() or {}).get("vitsearch", "null"), str(path))
             if not isinstance(header, dict) or header.get("format") != FORMAT:
                 raise BadStudy(f"{path} must be a checkpoint of format {FORMAT}")
-            return {name: file.get_tensor(name) for name in file.keys()}, Position(**header["position"])  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return Checkpoint(tensors, Position(**header["position"]), header.get("numbers", {}))
     except (SafetensorError, KeyError, TypeError) as error:
         raise BadStudy(f"{path} is not a checkpoint that can be read: {error}") from None
 

@@ -12,6 +12,7 @@ from timm.scheduler import CosineLRScheduler
 from torch import nn
 
 from vitsearch.errors import VitsearchError
+from vitsearch.training.checkpoint import optimizer_state
 from vitsearch.training.grouped_muon import GroupedMuon
 from vitsearch.training.recipe import Recipe
 
@@ -52,6 +53,23 @@ def make_optimizer(recipe: Recipe, network: Any, task: nn.Module) -> torch.optim
     except (ValueError, KeyError, ImportError) as error:
         raise VitsearchError(f"`optimizer` must be one of timm's, but got {recipe.optimizer!r}: {error}") from None
     return optimizer
+
+
+def check_optimizer(recipe: Recipe, device: torch.device) -> None:
+    """That it steps by gradients, and keeps what a checkpoint can hold: one step of a small layer shows it."""
+    layer = nn.Linear(4, 4, device=device)
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = make_optimizer(recipe, layer, nn.Identity())
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            optimizer.step()
+        optimizer_state(optimizer, dict(layer.named_parameters()))
+    except (RuntimeError, VitsearchError) as error:
+        reason = str(error).splitlines()[0]
+        raise VitsearchError(
+            f"`optimizer` must be one that can be resumed, but got {recipe.optimizer!r}: {reason}"
+        ) from None
 
 
 def make_schedule(

@@ -43,6 +43,7 @@ from vitsearch.tasks import Classification, Task
 from vitsearch.training.calibration import calibration_batches
 from vitsearch.training.curves import Curves, require_tensorboard
 from vitsearch.training.distributed import World, join_world
+from vitsearch.training.optimize import check_optimizer
 from vitsearch.training.plan import (
     CHECKPOINT,
     EPOCHS,
@@ -105,6 +106,7 @@ def train_network(
     with join_world(how.device) as world, borrowed_generators(world.device):
         dataset = open_training_data(plan.data)
         check_plan(plan, dataset)
+        check_optimizer(plan.recipe, world.device)
         made = make_network(plan)
         network = made.to(world.device) if plan.timm is None else on_device(made, world.device)
         task = make_task(plan, network, world.device)

@@ -33,7 +33,7 @@ from vitsearch.tasks import Task, accuracy
 from vitsearch.training.checkpoint import (
     Position,
     named_state,
-    optimizer_tensors,
+    optimizer_state,
     part_of,
     read_checkpoint,
     restore_optimizer,
@@ -283,15 +283,15 @@ class Trainer:
             return
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         tensors |= {f"task.{name}": value for name, value in self.task.state_dict().items()}
-        tensors |= optimizer_tensors(self.optimizer, self.parameters) | {"meter": self.meter}
+        tensors["meter"] = self.meter
         if self.average is not None:
             tensors |= {f"average.{name}": value for name, value in self.average.module.state_dict().items()}
-        write_checkpoint(self.checkpoint, tensors, self.position, {})
+        write_checkpoint(self.checkpoint, tensors, self.position, optimizer_state(self.optimizer, self.parameters))
 
     def restore(self) -> None:
         """Everything as it was at the checkpoint, and the journal cut back to it."""
         self.world.wait()
-        tensors, self.position = read_checkpoint(self.checkpoint)
+        tensors, self.position, numbers = read_checkpoint(self.checkpoint)
         try:
             self.network.load_state_dict(part_of(tensors, "network"))
             self.task.load_state_dict(part_of(tensors, "task"))
@@ -299,7 +299,7 @@ class Trainer:
                 self.average.module.load_state_dict(part_of(tensors, "average"))
         except RuntimeError as error:
             raise TrainingFailed(f"{self.checkpoint} is not of this network: {' '.join(str(error).split())}") from None
-        restore_optimizer(self.optimizer, self.parameters, tensors)
+        restore_optimizer(self.optimizer, self.parameters, {**tensors, **numbers})
         self.optimizer.zero_grad(set_to_none=True)
         self.meter.copy_(tensors["meter"])
         if self.position.loss_scale is not None:

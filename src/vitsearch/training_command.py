@@ -201,9 +201,12 @@ def choose_network(
         return None, timm, None
     if start is None:
         raise VitsearchError("`train` needs an ARCH, --timm MODEL, or --from a folder that names its network")
+    from vitsearch.training.supernet import supernet_folder
     from vitsearch.training.transfer import load_weights
 
     _, config = load_weights(start)
+    if supernet_folder(start) is not None:
+        raise VitsearchError(f"`--from` {start!r} is a supernet: give an ARCH, the one of its networks to train")
     if config is None:
         raise VitsearchError(f"`--from` {start!r} does not say which network it is of: give an ARCH or --timm MODEL")
     settings = (config.get("model_args") or {}).get("settings")
@@ -216,7 +219,7 @@ def with_scaled_windows(settings: Settings | None, start: str | None, size: int)
     from vitsearch.training.transfer import load_weights
 
     config = load_weights(start)[1] if start is not None else None
-    if settings is None or "window_size" not in settings or config is None:
+    if settings is None or "window_size" not in settings or config is None or "pretrained_cfg" not in config:
         raise VitsearchError("`--scale-windows` needs --from the folder of a network with windows")
     return scale_windows(settings, int(config["pretrained_cfg"]["input_size"][-1]), size)
 

@@ -26,7 +26,7 @@ from vitsearch.study import run_search
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES
-from vitsearch.training.run import Machine, digest_of, train_network
+from vitsearch.training.run import Machine, digest_of, make_network, train_network
 from vitsearch.training.supernet import read_supernet
 from vitsearch.training.trainer import evaluate
 
@@ -115,6 +115,25 @@ def test_search_on_a_supernet_and_resume(tmp_path: Path, trained: Path) -> None:
     assert [t.settings for t in whole.study.trials] == [t.settings for t in cut.study.trials]
     assert [t.measured for t in whole.study.trials] == [t.measured for t in cut.study.trials]
     assert whole.study.best is not None and whole.study.front
+
+
+@pytest.mark.parametrize("part", ["", "model.safetensors"])
+def test_a_network_of_a_supernet_starts_from_what_it_inherits(trained: Path, part: str) -> None:
+    """The largest too, whose names and shapes are the supernet's, and whose q, k and v are not."""
+    _, supernet = read_supernet(trained)
+    start = str(trained / part)
+    for settings in (SPACE.region().largest(), SPACE.region().smallest()):
+        given = {"geometry": GEOMETRY, "data": "digits", "recipe": RECIPE, "start": start}
+        network = make_network(TrainingPlan(settings=settings, **given)).eval()
+        expected = supernet.extract(SPACE.decode(settings)).state_dict()
+        assert all(torch.equal(value, expected[name]) for name, value in network.state_dict().items())
+    with pytest.raises(VitsearchError, match=r"must be weights of timm's 'vit_tiny_patch16_224', but .* is a supernet"):
+        make_network(TrainingPlan(timm="vit_tiny_patch16_224", **given))
+
+
+def test_a_start_from_a_supernet_needs_to_say_which_network(trained: Path, tmp_path: Path, cli: Any) -> None:
+    said = cli("train", "--from", trained, "--out", tmp_path / "run").error()
+    assert "is a supernet: give an ARCH" in said
 
 
 def test_a_supernet_of_another_space_or_input_is_refused(tmp_path: Path, trained: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import timm
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitsearch.cost import Geometry
 from vitsearch.data import (
@@ -39,6 +39,7 @@ from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
 from vitsearch.records import parse_json, write_atomically
 from vitsearch.registry import did_you_mean
+from vitsearch.spaces import decode
 from vitsearch.tasks import Classification, Task
 from vitsearch.training.calibration import calibration_batches
 from vitsearch.training.curves import Curves, require_tensorboard
@@ -56,7 +57,7 @@ from vitsearch.training.plan import (
 )
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
-from vitsearch.training.supernet import SupernetTrainer, supernet_space
+from vitsearch.training.supernet import SupernetTrainer, read_supernet, supernet_folder, supernet_space
 from vitsearch.training.teacher import on_device
 from vitsearch.training.trainer import Progress, Trainer
 from vitsearch.training.transfer import fit_weights, load_weights
@@ -188,10 +189,20 @@ def make_network(plan: TrainingPlan) -> nn.Module:
         seed_generators(seed_of(plan.seed, "weights"))
         network = timm_network(cast(str, plan.timm), geometry, rate)
     if plan.start is not None:
-        state, _ = load_weights(plan.start)
-        report = fit_weights(state, network)
+        report = fit_weights(start_weights(plan), network)
         log.info("starting from %s: %s", plan.start, report)
     return network
+
+
+def start_weights(plan: TrainingPlan) -> dict[str, Tensor]:
+    """What `start` holds; of a supernet, the network that is trained, cut out: q, k and v lie otherwise in it."""
+    start = cast(str, plan.start)
+    folder = supernet_folder(start)
+    if folder is None or plan.space is not None:
+        return load_weights(start).state
+    if plan.settings is None:
+        raise VitsearchError(f"`from` must be weights of timm's {plan.timm!r}, but {start!r} is a supernet")
+    return read_supernet(folder).supernet.extract(decode(plan.settings)).state_dict()
 
 
 def timm_network(model: str, geometry: Geometry, drop_path: float) -> nn.Module:

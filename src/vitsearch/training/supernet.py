@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from vitsearch.architecture import Architecture, Settings
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
-from vitsearch.models.folder import WEIGHTS
+from vitsearch.models.folder import CONFIG, WEIGHTS
 from vitsearch.models.recorded import GraphRecorder
 from vitsearch.models.skeleton import Side
 from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
+from vitsearch.records import parse_json
 from vitsearch.spaces import SPACES, Space, cost_of
 from vitsearch.training.calibration import calibrated
 from vitsearch.training.distributed import World
@@ -209,6 +210,16 @@ class TrainedSupernet(NamedTuple):
 
 def supernet_space(space: Mapping[str, Any]) -> Space:
     return SPACES[space["name"]].with_fixed(space["fixed"])
+
+
+def supernet_folder(weights: str | Path) -> Path | None:
+    """The folder of a supernet that these weights are of: given itself, or its file; None for all others."""
+    place = Path(weights)
+    folder = place.parent if place.name == WEIGHTS else place
+    if not (folder / CONFIG).is_file():
+        return None
+    config = parse_json((folder / CONFIG).read_bytes(), str(folder / CONFIG))
+    return folder if isinstance(config, dict) and "space" in config else None
 
 
 def read_supernet(folder: str | Path) -> TrainedSupernet:

@@ -26,7 +26,7 @@ from vitsearch.spaces import SPACES, sample
 from vitsearch.tasks import Classification
 from vitsearch.training import trainer as trainer_module
 from vitsearch.training.checkpoint import read_checkpoint
-from vitsearch.training.plan import TrainingPlan, read_epochs
+from vitsearch.training.plan import TrainingPlan, read_epochs, read_plan
 from vitsearch.training.recipe import RECIPES, Recipe
 from vitsearch.training.run import Machine, digest_of, make_network, train_network
 
@@ -250,6 +250,7 @@ def test_a_teacher_trained_by_the_same_command(tmp_path: Path, cli: Callable[...
     alone = cli(*student, "--out", tmp_path / "alone").json()
     guided = cli(*student, "--distill", tmp_path / "teacher", "--out", tmp_path / "guided").json()
     assert guided["last_epoch"]["loss"] > alone["last_epoch"]["loss"], "the guidance is part of the loss"
+    assert read_plan(tmp_path / "guided")[0].teacher_digest == digest_of(str(tmp_path / "teacher"))
     read = read_checkpoint(tmp_path / "guided" / "checkpoint.safetensors")[0]
     assert any(name.startswith("task.projections.") for name in read)
     assert any(name.startswith("optimizer.task.projections.") for name in read)

@@ -105,11 +105,14 @@ def about(study: Mapping[str, Any]) -> str:
     return ", ".join(str(word)[:60] for word in words if word)
 
 
+UNASKED = ("format", "kind", "environments", "chunk", "at_once", "wanted", "start_digest", "teacher_digest")
+
+
 def asked(study: Mapping[str, Any]) -> Facts:
     """Every field of `study.json` but for the machine; those that are known in words, the others as they are."""
     facts: Facts = []
     for name, value in plain_fields(study):
-        if value is None or name in ("format", "kind", "environments", "chunk", "at_once", "wanted", "start_digest"):
+        if value is None or name in UNASKED:
             continue
         facts.extend(_fact(name, value))
     if isinstance(study.get("wanted"), int):

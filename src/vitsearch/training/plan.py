@@ -50,6 +50,8 @@ class TrainingPlan:
     """Weights to start from; their digest is in `start_digest`."""
     start_digest: str | None = None
     distillation: Distillation | None = None
+    teacher_digest: str | None = None
+    """Of the teacher's weights, found when the training starts; None in older folders, which take any."""
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.settings, self.timm, self.space)) != 1:
@@ -71,7 +73,8 @@ class TrainingPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrainingPlan:
-        known = {"candidates": None, "sharing": None, "in_place_distillation": False, **data}  # older folders: none
+        older = {"candidates": None, "sharing": None, "in_place_distillation": False, "teacher_digest": None}
+        known = {**older, **data}
         fields = {field.name: known[field.name] for field in dataclasses.fields(cls)}
         fields["geometry"] = Geometry(**fields["geometry"])
         fields["recipe"] = Recipe.from_json(fields["recipe"])
@@ -119,8 +122,10 @@ def enter_folder(folder: Path, plan: TrainingPlan, environment: dict[str, Any], 
         return write_plan(folder, plan, [environment])
     written, environments = read_plan(folder)
     old, new = (json.loads(json.dumps(one.to_json())) for one in (written, plan))
+    if written.teacher_digest not in (None, plan.teacher_digest) and written.distillation == plan.distillation:
+        raise BadStudy(f"the teacher of {folder} is not the one that it started with: its content has changed")
     for name in new:
-        if old[name] != new[name]:
+        if old[name] != new[name] and (name != "teacher_digest" or written.teacher_digest is not None):
             raise BadStudy(f"{folder} was made with {name}={brief(old[name])}, but got {name}={brief(new[name])}")
     changes = describe_changes(environments[-1], environment)
     if changes and not allow:

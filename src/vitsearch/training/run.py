@@ -6,6 +6,7 @@ train_network(plan, "run")               # study.json, epochs.jsonl, checkpoint.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -58,7 +59,7 @@ from vitsearch.training.plan import (
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
 from vitsearch.training.supernet import SupernetTrainer, read_supernet, supernet_folder, supernet_space
-from vitsearch.training.teacher import on_device
+from vitsearch.training.teacher import on_device, weights_of_teacher
 from vitsearch.training.trainer import Progress, Trainer
 from vitsearch.training.transfer import fit_weights, load_weights
 
@@ -111,6 +112,7 @@ def train_network(
         made = make_network(plan)
         network = made.to(world.device) if plan.timm is None else on_device(made, world.device)
         task = make_task(plan, network, world.device)
+        plan = with_teacher_digest(plan)
         loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
         environment = describe_environment(world.device) | {
             "processes": world.size,
@@ -163,6 +165,16 @@ def check_plan(plan: TrainingPlan, dataset: Dataset) -> None:
         scheme_of(plan.subnets, supernet_space(plan.space), plan.candidates)
     if plan.start is not None and plan.start_digest != digest_of(plan.start):
         raise BadStudy(f"{plan.start} is not the file that this training started from: its content has changed")
+
+
+def with_teacher_digest(plan: TrainingPlan) -> TrainingPlan:
+    """The plan with its teacher's weights known, so that a training goes on with no other ones."""
+    if plan.distillation is None:
+        return plan
+    found = digest_of(weights_of_teacher(plan.distillation.teacher))
+    if plan.teacher_digest not in (None, found):
+        raise BadStudy(f"{plan.distillation.teacher} is not the teacher of this training: its content has changed")
+    return dataclasses.replace(plan, teacher_digest=found)
 
 
 def digest_of(path: str) -> str:

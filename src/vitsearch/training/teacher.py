@@ -120,6 +120,11 @@ def open_teacher(text: str, *, classes: int | None, channels: int, device: torch
     return Teacher(on_device(network, device), int(found.pretrained_cfg["input_size"][-1])).to(device)
 
 
+def weights_of_teacher(text: str) -> str:
+    """The file or the folder that holds them."""
+    return text.removeprefix("timm:").partition("@")[2] if text.startswith("timm:") else text
+
+
 def on_device(network: nn.Module, device: torch.device) -> nn.Module:
     """There, channels last on a GPU, as cuDNN wants half-precision convolutions."""
     network = network.to(device)

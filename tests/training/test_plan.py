@@ -1,0 +1,53 @@
+"""The folder of a training: only the very plan goes on in it, and what is broken in it is said in one line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import timm
+from safetensors.torch import save_file
+
+from vitsearch.cost import Geometry
+from vitsearch.errors import BadStudy
+from vitsearch.training.distill import distillation
+from vitsearch.training.plan import STUDY, TrainingPlan, enter_folder, read_plan
+from vitsearch.training.recipe import RECIPES
+from vitsearch.training.run import with_teacher_digest
+
+PLAN = TrainingPlan(
+    timm="test_vit", geometry=Geometry(image_size=32, classes=10), data="digits", recipe=RECIPES["quick"]
+)
+HERE = {"torch": "2"}
+
+
+def enter(folder: Path, plan: TrainingPlan, resume: bool = True) -> None:
+    enter_folder(folder, plan, HERE, resume, False)
+
+
+@pytest.mark.parametrize("kind", ["timm", "folder"])
+def test_a_training_goes_on_with_its_own_teacher_alone(tmp_path: Path, kind: str) -> None:
+    state = timm.create_model("test_resnet").state_dict()
+    weights = tmp_path / "model.safetensors"
+    save_file(state, weights)
+    text = f"timm:test_resnet@{weights}" if kind == "timm" else str(tmp_path)
+    asked = replace(PLAN, distillation=distillation(text))
+    first = with_teacher_digest(asked)
+    enter(tmp_path / "run", first, resume=False)
+    enter(tmp_path / "run", with_teacher_digest(asked))
+    save_file({name: value + 1 for name, value in state.items()}, weights)
+    with pytest.raises(BadStudy, match="is not the one that it started with: its content has changed"):
+        enter(tmp_path / "run", with_teacher_digest(asked))
+    with pytest.raises(BadStudy, match="is not the teacher of this training: its content has changed"):
+        with_teacher_digest(first)
+
+
+def test_a_folder_from_before_teachers_had_digests_goes_on(tmp_path: Path) -> None:
+    enter(tmp_path / "run", replace(PLAN, distillation=distillation("teacher")), resume=False)
+    written = json.loads((tmp_path / "run" / STUDY).read_text())
+    del written["teacher_digest"]
+    (tmp_path / "run" / STUDY).write_text(json.dumps(written))
+    assert read_plan(tmp_path / "run")[0].teacher_digest is None
+    enter(tmp_path / "run", replace(PLAN, distillation=distillation("teacher"), teacher_digest="0" * 64))

@@ -51,3 +51,23 @@ def test_a_folder_from_before_teachers_had_digests_goes_on(tmp_path: Path) -> No
     (tmp_path / "run" / STUDY).write_text(json.dumps(written))
     assert read_plan(tmp_path / "run")[0].teacher_digest is None
     enter(tmp_path / "run", replace(PLAN, distillation=distillation("teacher"), teacher_digest="0" * 64))
+
+
+def test_what_differs_from_the_folder_is_named_where_it_is(tmp_path: Path) -> None:
+    enter(tmp_path / "run", PLAN, resume=False)
+    recipe = PLAN.recipe
+    augmented = replace(recipe, augmentation=replace(recipe.augmentation, flip=0.25))
+    for changed, said in (
+        (replace(PLAN, recipe=replace(recipe, epochs=9)), f"recipe.epochs={recipe.epochs}, but got recipe.epochs=9"),
+        (replace(PLAN, recipe=augmented), "but got recipe.augmentation.flip=0.25"),
+        (
+            replace(PLAN, geometry=replace(PLAN.geometry, channels=1)),
+            "geometry.channels=3, but got",
+        ),
+        (replace(PLAN, seed=1), "was made with seed=0, but got seed=1"),
+        (replace(PLAN, distillation=distillation("a")), "distillation=None, but got distillation={"),
+    ):
+        with pytest.raises(BadStudy) as error:
+            enter(tmp_path / "run", changed)
+        assert said in str(error.value)
+    enter(tmp_path / "run", PLAN)

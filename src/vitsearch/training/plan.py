@@ -121,17 +121,33 @@ def enter_folder(folder: Path, plan: TrainingPlan, environment: dict[str, Any], 
             raise BadStudy(f"{folder} is not a training: it has files and no {STUDY}")
         return write_plan(folder, plan, [environment])
     written, environments = read_plan(folder)
-    old, new = (json.loads(json.dumps(one.to_json())) for one in (written, plan))
-    if written.teacher_digest not in (None, plan.teacher_digest) and written.distillation == plan.distillation:
-        raise BadStudy(f"the teacher of {folder} is not the one that it started with: its content has changed")
-    for name in new:
-        if old[name] != new[name] and (name != "teacher_digest" or written.teacher_digest is not None):
-            raise BadStudy(f"{folder} was made with {name}={brief(old[name])}, but got {name}={brief(new[name])}")
+    check_same(folder, written, plan)
     changes = describe_changes(environments[-1], environment)
     if changes and not allow:
         raise BadStudy(f"{folder} was made elsewhere ({changes}); give --allow-changed to continue, which is recorded")
     if changes:
         write_plan(folder, plan, [*environments, environment])
+
+
+def check_same(folder: Path, written: TrainingPlan, plan: TrainingPlan) -> None:
+    """That a folder's plan is this one; else an error with the first field that differs."""
+    if written.teacher_digest is None:  # an older folder
+        plan = dataclasses.replace(plan, teacher_digest=None)
+    old, new = (json.loads(json.dumps(one.to_json())) for one in (written, plan))
+    if old == new:
+        return
+    name, was, wanted = _difference("", old, new)
+    if name == "teacher_digest":
+        raise BadStudy(f"the teacher of {folder} is not the one that it started with: its content has changed")
+    raise BadStudy(f"{folder} was made with {name}={brief(was)}, but got {name}={brief(wanted)}")
+
+
+def _difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any]:
+    """Where two values differ first, objects within objects by dotted names."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return name, old, new
+    key = next(key for key in {**new, **old} if old.get(key) != new.get(key) or (key in old) != (key in new))
+    return _difference(f"{name}.{key}" if name else key, old.get(key), new.get(key))
 
 
 class EpochLog:

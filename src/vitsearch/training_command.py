@@ -25,6 +25,7 @@ from vitsearch.options import (
     OutOption,
     ResumeOption,
     SeedOption,
+    whole,
 )
 from vitsearch.terminal import emit, progress_bar, show
 
@@ -65,7 +66,17 @@ BatchSizeOption = Annotated[int | None, typer.Option("--batch-size", **NUMBER, h
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="A field of the recipe, such as drop_path=0.2; repeatable.")
 ]
-ChannelsOption = Annotated[int, typer.Option("--channels", **NUMBER, help="Of the network: 1 or 3.")]
+
+
+def one_or_three(text: str | int) -> int:
+    """How many channels images can be given."""
+    if (channels := whole(text)) not in (1, 3):
+        raise typer.BadParameter(f"must be 1 or 3, but got {channels}")
+    return channels
+
+
+CHANNELS: dict[str, Any] = {"parser": one_or_three, "metavar": "N"}
+ChannelsOption = Annotated[int, typer.Option("--channels", **CHANNELS, help="Of the network: 1 or 3.")]
 DistillOption = Annotated[
     str | None, typer.Option("--distill", help="A teacher: a folder of ours, or timm:NAME@weights.safetensors.")
 ]
@@ -103,7 +114,9 @@ def train(
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
     image_size: ImageSizeOption = None,
-    channels: ChannelsOption = 3,
+    channels: Annotated[
+        int | None, typer.Option("--channels", **CHANNELS, help="Of the network: 1 or 3 [the study's, or 3].")
+    ] = None,
     distill: DistillOption = None,
     distill_kind: DistillKindOption = "locality",
     seed: SeedOption = 0,
@@ -133,6 +146,7 @@ def train(
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     settings, model, known = choose_network(arch, timm, start)
     size = image_size or (known.image_size if known is not None else chosen.image_size)
+    channels = channels or (known.channels if known is not None else IMAGENET.channels)
     plan = TrainingPlan(
         settings=with_scaled_windows(settings, start, size) if scale_windows else settings,
         timm=model,

@@ -24,7 +24,7 @@ from vitsearch.evaluate import Evaluator, SupernetEvaluator
 from vitsearch.spaces import SPACES
 from vitsearch.study import run_search
 from vitsearch.training.distributed import World
-from vitsearch.training.plan import TrainingPlan
+from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.recipe import RECIPES
 from vitsearch.training.run import Machine, digest_of, make_network, train_network
 from vitsearch.training.supernet import read_supernet
@@ -163,6 +163,19 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     retrained = cli("train", trial, *options, "--epochs", "1", "--out", tmp_path / "trained").json()
     assert retrained["settings"] == best and json.loads((tmp_path / "trained" / "result.json").read_text())
     assert "is the training of one network" in cli("supernet", "eval", tmp_path / "trained", trial).error()
+
+
+def test_a_found_network_is_trained_with_the_channels_of_its_search(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    options = ["--data", "digits", "--recipe", "quick", "--image-size", "16", "--device", "cpu", "--batch-size", "1250"]
+    options += ["--epochs", "1", "--json"]
+    supernet = ["supernet", "train", "autoformer-micro", "--patch-size", "8", "--channels", "1", *options]
+    assert cli(*supernet, "--out", tmp_path / "supernet").code == 0
+    search = ["search", "autoformer-micro", "--objective", f"supernet:{tmp_path / 'supernet'}:images=50"]
+    assert cli(*search, "--trials", "2", "--device", "cpu", "--out", tmp_path / "run", "--json").code == 0
+    train = ["train", f"{tmp_path / 'run'}#best", "--from", tmp_path / "supernet", *options]
+    assert cli(*train, "--out", tmp_path / "trained").code == 0
+    assert read_plan(tmp_path / "trained")[0].geometry.channels == 1
+    assert "must be 1 or 3, but got 5" in cli(*train, "--channels", "5", "--out", tmp_path / "none").error()
 
 
 def test_kill_any_of_the_three_and_resume(tmp_path: Path, cli: Callable[..., Any]) -> None:

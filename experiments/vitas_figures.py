@@ -119,6 +119,7 @@ def distances(maps: dict[int, list[Tensor]]) -> list[dict[str, Any]]:
 
 def draw_layers(layers: list[dict[str, list[float]]], names: list[str], file: Path) -> None:
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     figure, (above, below) = plt.subplots(2, 1, figsize=(8, 5), layout="constrained")
     for name, one in zip(names, layers, strict=True):
@@ -126,6 +127,8 @@ def draw_layers(layers: list[dict[str, list[float]]], names: list[str], file: Pa
         below.plot(range(1, len(one["ratios"]) + 1), one["ratios"], "o-", label=name)
     above.set(xlabel="block", ylabel="heads")
     below.set(xlabel="layer", ylabel="ratio", ylim=(0, 1.05))
+    for axis in (above.xaxis, above.yaxis, below.xaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     above.legend()
     figure.savefig(file)
     plt.close(figure)

@@ -7,7 +7,8 @@ vitsearch guidelines evolved
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,8 @@ from vitsearch.training_command import (
     read_recipe,
 )
 
+RECIPE, SUBNETS = "s3", "sandwich"
+
 
 def evolve_space(
     space: SpaceArgument,
@@ -71,10 +74,10 @@ def evolve_space(
         str | None,
         typer.Option("--data", help="digits, parquet:PATH, folder:PATH, ... [digits; noise for an objective]."),
     ] = None,
-    recipe: RecipeOption = "s3",
+    recipe: RecipeOption = RECIPE,
     subnets: Annotated[
         str, typer.Option("--subnets", help="Which networks a step trains: sandwich or uniform.")
-    ] = "sandwich",
+    ] = SUBNETS,
     epochs: EpochsOption = None,
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
@@ -140,13 +143,13 @@ def evolve_space(
         classes = open_training_data(data).classes
         geometry = Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels)
     else:
-        for name, value in (("--distill", distill), ("--images", images)):
-            if value is not None:
-                raise VitsearchError(
-                    f"`{name}` must be left out with --objective: nothing is trained, but got {value!r}"
-                )
+        refuse_training(
+            {"--distill": distill, "--images": images, "--epochs": epochs, "--set": changes}
+            | {"--recipe": None if recipe == RECIPE else recipe, "--subnets": None if subnets == SUBNETS else subnets}
+        )
         options |= {"data": data or "noise"} | ({} if batch_size is None else {"batch_size": batch_size})
-        geometry = choose_geometry(IMAGENET, image_size, open_data(data or "noise").classes)
+        base = replace(IMAGENET, channels=channels)
+        geometry = choose_geometry(base, image_size, open_data(data or "noise").classes)
     with progress_bar("evolving", 1) as tick:
         found = evolve(
             space,
@@ -168,6 +171,12 @@ def evolve_space(
     words = [] if patch_size is None else patch_words(space, SPACES[space].with_patch_size(patch_size).fixed())
     words += [f"--{name.replace('_', '-')} {bound}" for name, bound in limits.bounds().items()]
     report(found, geometry, words, as_json)
+
+
+def refuse_training(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise VitsearchError(f"`{name}` must be left out with --objective: nothing is trained, but got {value!r}")
 
 
 def report(found: Any, geometry: Geometry, words: Sequence[str], as_json: bool) -> None:

@@ -418,6 +418,13 @@ def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..
             r"`width \* mlp_ratio` must be a whole number",
         ),
         (["s3-initial", "--objective", "params", "--images", "9"], "`--images` must be left out with --objective"),
+        *(
+            (
+                ["s3-initial", "--objective", "params", *words.split()],
+                f"`{words.split()[0]}` must be left out with --obj",
+            )
+            for words in ("--epochs 3", "--set drop_path=0.2", "--subnets uniform", "--recipe quick")
+        ),
         (["s3-initial", "--objective", "params", "--distill", "x"], "`--distill` must be left out with --objective"),
     ],
 )

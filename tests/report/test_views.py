@@ -119,7 +119,7 @@ def test_the_command_chooses_the_same_for_budgets(options: str, cli: Cli, tmp_pa
 @pytest.mark.parametrize(
     "options",
     [
-        "--objective min:macs --independent --max-size 1e24 --step embed_dim=32 --most-steps 2",
+        "--objective min:macs --channels 1 --independent --max-size 1e24 --step embed_dim=32 --most-steps 2",
         "--data digits --recipe quick --epochs 3 --set drop_path=0.2 --subnets uniform --channels 1 --tau 0.7",
         "--data digits --distill some/teacher --distill-kind locality+hard --images 50",
     ],

@@ -117,7 +117,8 @@ def _measured_by(study: Mapping[str, Any]) -> list[Any] | None:
     """An objective, or how supernets are trained."""
     if study["training"] is None:
         objective = f"{study['objective']['direction']}:{study['objective']['name']}"
-        return ["--objective", objective, "--data", study["data"], "--batch-size", study["batch_size"]]
+        how = ["--objective", objective, "--data", study["data"], "--batch-size", study["batch_size"]]
+        return [*how, "--channels", study["geometry"]["channels"]]
     from vitsearch.training.distill import Distillation  # brings torch
     from vitsearch.training.recipe import Recipe
     from vitsearch.training.repeat import distillation_words, recipe_words

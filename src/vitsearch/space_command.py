@@ -7,6 +7,7 @@ vitsearch guidelines evolved
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -170,6 +171,9 @@ def evolve_space(
         )
     words = [] if patch_size is None else patch_words(space, SPACES[space].with_patch_size(patch_size).fixed())
     words += [f"--{name.replace('_', '-')} {bound}" for name, bound in limits.bounds().items()]
+    if objective is not None:
+        words += [] if data in (None, "noise") else [f"--data {shlex.quote(data)}"]
+        words += [] if batch_size is None else [f"--batch-size {batch_size}"]
     report(found, geometry, words, as_json)
 
 
@@ -200,7 +204,7 @@ def report(found: Any, geometry: Geometry, words: Sequence[str], as_json: bool) 
         print(f"  {space['name']}")
     last = found.spaces[-1]
     own = found.objective
-    by = f"supernet:{found.path}/supernet-{last['iteration']}"
+    by = shlex.quote(f"supernet:{found.path}/supernet-{last['iteration']}")
     by = by if own is None else f"{own.direction}:{own.name} --image-size {geometry.image_size}"
     by = " ".join([by, *words])
     strategy = "evolution:network_rate=0.2,block_rate=0.4"  # and 20 generations of 50 after the first: Algorithm 3

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import statistics
@@ -390,6 +391,20 @@ def test_killed_and_resumed_on_the_command_line(tmp_path: Path, cli: Callable[..
     rows = cli("guidelines", tmp_path / "killed", "--json").json()
     assert len(rows) == 4 and {row["verdict"] for row in rows} <= {"holds", "does not hold", "undecided"}
     assert "E-T errors" in cli("evolve-space", TWO, *options[:-1], "--out", tmp_path / "killed").out
+
+
+def test_the_next_line_searches_with_the_same_images(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    small = "s3:depth=1,embed_dim=16,num_heads=1,mlp_ratio=1,window_size=2+4/2/2/1"
+    options = ["--samples", 2, "--iterations", 1, "--image-size", 8, "--patch-size", 2, "--device", "cpu"]
+    objective = ["--objective", "synflow", "--data", "digits", "--batch-size", 4]
+    out = cli("evolve-space", small, *options, *objective, "--out", tmp_path / "a").out
+    following = shlex.split(out[out.index("next: ") + 6 :])
+    assert {"--data", "digits", "--batch-size", "4"} <= set(following)
+    assert following[following.index("--data") + 1] == "digits"
+    training = ["--recipe", "quick", "--epochs", 1, "--batch-size", 512, "--images", 20]
+    out = cli("evolve-space", small, *options, *training, "--out", tmp_path / "with a space").out
+    following = shlex.split(out[out.index("next: ") + 6 :])
+    assert following[following.index("--objective") + 1] == f"supernet:{tmp_path}/with a space/supernet-1"
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,13 @@ def test_a_block_is_one_thing_for_mutation_and_crossover() -> None:
     assert set(counts) == {2, 3, 4} and chisquare(list(counts.values())).pvalue > 1e-3
 
 
+def test_a_sandwich_of_a_small_space_has_the_ends_of_its_windows() -> None:
+    """Those of stage 4 cover its map of 7 at 224 px, and cost the same."""
+    space = SPACES["s3:depth=1,embed_dim=32,num_heads=1,mlp_ratio=1,window_size=7/7/7/7+14"]
+    largest, smallest, *_ = SUBNET_SCHEMES["sandwich"].choose(space, 0, 0)
+    assert (largest["window_size"][3], smallest["window_size"][3]) == ([14], [7])
+
+
 def test_a_sandwich_has_the_ends_of_every_field() -> None:
     largest, smallest, *drawn = SUBNET_SCHEMES["sandwich"].choose(INITIAL, 0, 0)
     assert (largest, smallest) == (INITIAL.end(max), INITIAL.end(min)) and all(one in INITIAL for one in drawn)

@@ -172,6 +172,29 @@ def test_a_block_is_one_thing_for_mutation_and_crossover() -> None:
     assert set(counts) == {2, 3, 4} and chisquare(list(counts.values())).pvalue > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "embed_dim=64/64/2+64/64,mlp_ratio=0.3",
+            r"`width \* mlp_ratio` must be a whole number from 1 to \d+, but got 0",
+        ),
+        ("embed_dim=64/64/60000/64,mlp_ratio=20", r"`width \* mlp_ratio` must be .*, but got 1200000"),
+        ("depth=1/1/1+1025/1", "`depth` must be a whole number from 1 to 1024, but got 1025"),
+    ],
+)
+def test_a_variant_that_cannot_be_built_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(BadSettings, match=reason):
+        SPACES[f"s3:{text}"]
+
+
+def test_spaces_too_large_for_draws_under_limits_are_refused() -> None:
+    space = SPACES["s3:depth=1/1/300/1"]
+    with pytest.raises(VitsearchError, match=r"`limits` must be of a space of fewer than 2\^1000 networks"):
+        sample(space, 1, limits=Limits(max_macs=200_000_000_000))
+    assert sample(space, 1)[0] in space
+
+
 def test_a_sandwich_of_a_small_space_has_the_ends_of_its_windows() -> None:
     """Those of stage 4 cover its map of 7 at 224 px, and cost the same."""
     space = SPACES["s3:depth=1,embed_dim=32,num_heads=1,mlp_ratio=1,window_size=7/7/7/7+14"]

@@ -15,12 +15,13 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from vitsearch.architecture import Settings
+from vitsearch.architecture import Settings, brief
 from vitsearch.cost import Cost, Geometry, Limits, architecture_cost, block_cost, entry_cost, fixed_cost
 from vitsearch.errors import NothingFits, VitsearchError
 from vitsearch.spaces.region import Region
 
 BINS = 1 << 14
+COUNTED = 1 << 1000  # below what a float holds
 PATIENCE = 10_000
 """So many draws in a row that give nothing new are taken for the end."""
 
@@ -159,6 +160,9 @@ class Ways:
     def __init__(self, space: Any, geometry: Geometry, resource: str, limits: Limits) -> None:
         import numpy as np
 
+        if space.count >= COUNTED:
+            rule = "`limits` must be of a space of fewer than 2^1000 networks, which can be counted"
+            raise VitsearchError(f"{rule}, but got {brief(space.name)}")
         self.space, self.geometry, self.resource = space, geometry, resource
         self.smallest = space.decode(space.end(min))
         self.sides = self.smallest.sides(geometry.image_size)

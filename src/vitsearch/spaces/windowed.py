@@ -21,6 +21,7 @@ from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 from vitsearch.architecture import (
+    LARGEST,
     Architecture,
     Merge,
     Patch,
@@ -41,6 +42,7 @@ from vitsearch.spaces.staged import StagedRegion, count_stage, stage_member
 Choices: TypeAlias = tuple[tuple[Any, ...], ...]  # for each stage what it may have
 DIMENSIONS = ("depth", "embed_dim", "num_heads", "mlp_ratio", "window_size")
 BLOCK_DIMENSIONS = DIMENSIONS[2:]
+DEEPEST = 1024  # blocks of a stage
 LISTED = 20_000  # members of a space whose costs are all found at once
 BIAS_TABLES = ("interpolated", "separate")
 
@@ -66,11 +68,12 @@ class Windowed(Space):
                 raise VitsearchError(f"{rule}, but got {brief(choices)}")
             if any(len(set(stage)) < len(stage) for stage in choices):
                 raise VitsearchError(f"`{dimension}` must have different choices in a stage, but got {brief(choices)}")
-            for choice in (choice for stage in choices for choice in stage):
+            for stage, choice in ((stage, choice) for stage, own in enumerate(choices) for choice in own):
                 if dimension == "mlp_ratio":
-                    hidden_width(max(self.embed_dim[0]), choice)
+                    for width in (min(self.embed_dim[stage]), max(self.embed_dim[stage])):
+                        hidden_width(width, choice)
                 else:
-                    check_whole(dimension, choice)
+                    check_whole(dimension, choice, most=DEEPEST if dimension == "depth" else LARGEST)
         if self.bias_tables not in BIAS_TABLES:
             raise VitsearchError(f"`bias_tables` must be one of {', '.join(BIAS_TABLES)}, but got {self.bias_tables!r}")
 
@@ -227,7 +230,7 @@ def _patch(size: int) -> Patch:
 def _whole_numbers(name: str, value: object) -> list[int]:
     if not isinstance(value, (list, tuple)) or not value:
         raise BadSettings(f"`{name}` must be a list of numbers, one for each stage, but got {brief(value)}")
-    return [check_whole(name, entry, most=1024 if name == "depth" else 1 << 16) for entry in value]
+    return [check_whole(name, entry, most=DEEPEST if name == "depth" else LARGEST) for entry in value]
 
 
 def _by_block(name: str, value: object, depth: Sequence[int]) -> list[list[Any]]:

@@ -26,6 +26,7 @@ from vitsearch.spaces import SPACES, sample
 from vitsearch.tasks import Classification
 from vitsearch.training import trainer as trainer_module
 from vitsearch.training.checkpoint import read_checkpoint
+from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan, read_epochs, read_plan
 from vitsearch.training.recipe import RECIPES, Recipe
 from vitsearch.training.run import Machine, digest_of, make_network, train_network
@@ -162,8 +163,11 @@ def test_out_of_memory_halves_the_micro_batch(tmp_path: Path, monkeypatch: pytes
     assert all(torch.allclose(first[name], second[name], atol=2e-3) for name in first)
 
 
-def test_folders_that_are_not_this_training(tmp_path: Path) -> None:
+def test_folders_that_are_not_this_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train_network(plan(), tmp_path / "run", machine=CPU)
+    with monkeypatch.context() as second:  # of several processes
+        second.setattr(World, "writes", False)
+        assert not train_network(plan(), tmp_path / "run", machine=CPU, resume=True).writes
     with pytest.raises(BadStudy, match="must not exist yet"):
         train_network(plan(), tmp_path / "run", machine=CPU)
     with pytest.raises(BadStudy, match="was made with seed=0, but got seed=1"):

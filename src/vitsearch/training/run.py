@@ -122,7 +122,7 @@ def train_network(
             enter_folder(folder, plan, environment, resume, allow_changed)
         world.wait()
         if resume and (folder / RESULT).exists():
-            return read_training(folder)
+            return dataclasses.replace(read_training(folder), writes=world.writes)
         journal = EpochLog(folder / EPOCHS) if world.writes else None
         try:
             trainer = make_trainer(plan, dataset, network, task, loader, world, how, folder, journal, progress)

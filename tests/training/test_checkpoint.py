@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from vitsearch.errors import VitsearchError
+from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.training.checkpoint import (
     Position,
     optimizer_state,
@@ -21,6 +24,7 @@ from vitsearch.training.optimize import check_optimizer, make_optimizer
 from vitsearch.training.recipe import RECIPES
 
 STOPPED, LAST = 3, 6
+METER = {"meter": torch.zeros(2)}
 OPTIMIZERS = ["adamw", "lamb", "adan", "laprop", "adabelief", "adamp", "mars", "madgrad", "nadamlegacy", "radamlegacy"]
 
 
@@ -42,7 +46,7 @@ def take_steps(network: nn.Module, optimizer: torch.optim.Optimizer, first: int,
 
 def kept(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> Path:
     state = optimizer_state(optimizer, dict(network.named_parameters()))
-    write_checkpoint(path, network.state_dict(), Position(step=STOPPED), state)
+    write_checkpoint(path, network.state_dict() | METER, Position(step=STOPPED), state)
     return path
 
 
@@ -101,3 +105,34 @@ def test_a_restored_optimizer_holds_its_state_as_the_parameters_are_held() -> No
             found = fresh.state[parameter][key]
             assert torch.equal(found, value), key
             assert found.stride() == value.stride(), key
+
+
+@pytest.mark.parametrize(
+    ("header", "tensors", "said"),
+    [
+        ({"position": {"step": "x"}}, METER, "`step` must be a whole number from 0 on, but got 'x'"),
+        ({"position": {"rate_factor": None}}, METER, "`rate_factor` must be a number, but got None"),
+        ({"position": {"pace": 1}}, METER, "pace"),
+        ({"position": {}}, {}, "must hold the meter of a training"),
+        ({"position": {}}, {"meter": torch.zeros(3)}, "must hold the meter of a training"),
+        ({"position": {}, "numbers": 3}, METER, "is not a checkpoint that can be read"),
+    ],
+)
+def test_what_is_wrong_in_a_checkpoint_is_one_line(
+    tmp_path: Path, header: dict[str, Any], tensors: dict[str, Tensor], said: str
+) -> None:
+    file = tmp_path / "checkpoint.safetensors"
+    save_file(tensors, file, metadata={"vitsearch": json.dumps({"format": 1} | header)})
+    with pytest.raises(BadStudy) as error:
+        read_checkpoint(file)
+    assert said in str(error.value) and str(file) in str(error.value)
+
+
+def test_a_fused_optimizer_is_not_given_tensors_of_another_shape(tmp_path: Path) -> None:
+    network, optimizer = small("adamw")
+    take_steps(network, optimizer, 0, STOPPED)
+    parameters = dict(network.named_parameters())
+    state = optimizer_state(optimizer, parameters)
+    for key, wrong in (("exp_avg", torch.zeros(2)), ("step", torch.zeros(2)), ("exp_avg_sq", 3.0)):
+        with pytest.raises(BadStudy, match=rf"optimizer.0.weight.{key} must have the shape \["):
+            restore_optimizer(optimizer, parameters, state | {f"optimizer.0.weight.{key}": wrong})

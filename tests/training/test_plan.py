@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -15,7 +16,7 @@ from vitsearch.errors import BadStudy
 from vitsearch.training.distill import distillation
 from vitsearch.training.plan import STUDY, TrainingPlan, enter_folder, read_plan
 from vitsearch.training.recipe import RECIPES
-from vitsearch.training.run import with_teacher_digest
+from vitsearch.training.run import read_training, with_teacher_digest
 
 PLAN = TrainingPlan(
     timm="test_vit", geometry=Geometry(image_size=32, classes=10), data="digits", recipe=RECIPES["quick"]
@@ -71,3 +72,31 @@ def test_what_differs_from_the_folder_is_named_where_it_is(tmp_path: Path) -> No
             enter(tmp_path / "run", changed)
         assert said in str(error.value)
     enter(tmp_path / "run", PLAN)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"environments": []}, "must have environments, one object or more, but got []"),
+        ({"environments": [3]}, "must have environments, one object or more, but got [3]"),
+        (
+            {"kind": "supernet", "timm": None, "subnets": "uniform", "space": {"name": "vitas-deit-tiny"}},
+            "`space` must",
+        ),
+        ({"kind": "supernet", "timm": None, "subnets": "uniform", "space": "vitas-deit-tiny"}, "is broken"),
+    ],
+)
+def test_what_is_wrong_in_a_plan_is_one_line(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    enter(tmp_path / "run", PLAN, resume=False)
+    file = tmp_path / "run" / STUDY
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    with pytest.raises(BadStudy) as error:
+        enter(tmp_path / "run", PLAN)
+    assert said in str(error.value) and str(file) in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"seconds": 1}', "3"])
+def test_what_is_wrong_in_a_result_is_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(BadStudy, match="must be an object with seconds and an accuracy"):
+        read_training(tmp_path)

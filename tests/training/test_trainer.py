@@ -25,7 +25,7 @@ from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.spaces import SPACES, sample
 from vitsearch.tasks import Classification
 from vitsearch.training import trainer as trainer_module
-from vitsearch.training.checkpoint import read_checkpoint
+from vitsearch.training.checkpoint import read_checkpoint, write_checkpoint
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan, read_epochs, read_plan
 from vitsearch.training.recipe import RECIPES, Recipe
@@ -287,6 +287,11 @@ def test_a_broken_checkpoint_is_one_error(tmp_path: Path) -> None:
     with pytest.raises(Stop):
         train_network(plan(), tmp_path / "run", machine=CPU, progress=stop_at(4))
     file = tmp_path / "run" / "checkpoint.safetensors"
+    tensors, position, numbers = read_checkpoint(file)
+    name = next(name for name in tensors if name.startswith("optimizer.") and name.endswith(".exp_avg"))
+    write_checkpoint(file, tensors | {name: torch.zeros(2)}, position, numbers)
+    with pytest.raises(BadStudy, match=rf"checkpoint.safetensors is not of this network: {name} must have the shape"):
+        train_network(plan(), tmp_path / "run", machine=CPU, resume=True)
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(BadStudy, match="is not a checkpoint that can be read"):
         train_network(plan(), tmp_path / "run", machine=CPU, resume=True)

@@ -17,10 +17,9 @@ from vitsearch.data import open_training_data
 from vitsearch.errors import VitsearchError
 from vitsearch.models import VisionNetwork, build
 from vitsearch.models.folder import CONFIG, timm_config
-from vitsearch.records import parse_json
 from vitsearch.spaces import canonical, decode
 from vitsearch.training.calibration import calibrated, calibration_batches
-from vitsearch.training.plan import RESULT, STUDY, TrainingPlan, read_plan
+from vitsearch.training.plan import RESULT, STUDY, TrainingPlan, read_plan, read_result
 from vitsearch.training.supernet import read_supernet
 from vitsearch.training.transfer import fit_weights, load_weights
 
@@ -79,7 +78,7 @@ def trained(folder: str | Path) -> Handover:
         plan, environments = read_plan(source)
         about = {"plan": plan, "environment": environments[-1]}
     if (source / RESULT).is_file():
-        about["result"] = parse_json((source / RESULT).read_bytes(), str(source / RESULT))
+        about["result"] = read_result(source)
     return Handover(network=network, settings=settings, geometry=geometry, config=config, **about)
 
 

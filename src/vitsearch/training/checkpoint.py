@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from vitsearch.architecture import brief
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.records import parse_json, write_bytes_atomically
 
@@ -43,6 +44,15 @@ class Position:
     loss_scale: float | None = None
     """Of float16; it grows after enough steps in a row without overflow, of which `scaled_steps` are past."""
     scaled_steps: int = 0
+
+    def __post_init__(self) -> None:
+        counts = {"step": self.step, "retries": self.retries, "micro_batches": self.micro_batches}
+        for name, value in (counts | {"scaled_steps": self.scaled_steps}).items():
+            if type(value) is not int or value < 0:
+                raise TypeError(f"`{name}` must be a whole number from 0 on, but got {brief(value)}")
+        for name, factor in (("rate_factor", self.rate_factor), ("loss_scale", self.loss_scale)):
+            if not isinstance(factor, (int, float)) and (factor is not None or name == "rate_factor"):
+                raise TypeError(f"`{name}` must be a number, but got {brief(factor)}")
 
 
 def named_state(network: nn.Module, task: nn.Module) -> dict[str, nn.Parameter]:
@@ -88,10 +98,18 @@ def _counted(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> list
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], state: Mapping[str, Value]
 ) -> None:
-    """Fill the optimizer's state; what a fresh optimizer would hold where the checkpoint has none."""
+    """Fill the optimizer's state; what a fresh optimizer would hold where the checkpoint has none.
+
+    A fused update does not look at shapes and reads on where a tensor ends, so they are compared here.
+    """
     optimizer.state.clear()
+    fused = bool(optimizer.defaults.get("fused"))
     for name, parameter in parameters.items():
         for key, value in _under(state, f"optimizer.{name}.").items():
+            wanted = torch.Size() if key == "step" else parameter.shape
+            if fused and (not isinstance(value, Tensor) or value.shape != wanted):
+                got = list(value.shape) if isinstance(value, Tensor) else brief(value)
+                raise BadStudy(f"optimizer.{name}.{key} must have the shape {list(wanted)}, but got {got}")
             optimizer.state[parameter][key] = _placed(key, value, parameter) if isinstance(value, Tensor) else value
     for number, group in enumerate(optimizer.param_groups):
         for key in _counted(optimizer, group):
@@ -136,8 +154,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
             if not isinstance(header, dict) or header.get("format") != FORMAT:
                 raise BadStudy(f"{path} must be a checkpoint of format {FORMAT}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return Checkpoint(tensors, Position(**header["position"]), header.get("numbers", {}))
-    except (SafetensorError, KeyError, TypeError) as error:
+            if "meter" in tensors and tensors["meter"].shape == (2,):
+                return Checkpoint(tensors, Position(**header["position"]), dict(header.get("numbers", {})))
+            raise BadStudy(f"{path} must hold the meter of a training, two numbers")
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise BadStudy(f"{path} is not a checkpoint that can be read: {error}") from None
 
 

@@ -56,6 +56,10 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.settings, self.timm, self.space)) != 1:
             raise VitsearchError("a training must have either settings, the name of a timm model, or a space")
+        if self.space is not None and (
+            not isinstance(self.space.get("name"), str) or not isinstance(self.space.get("fixed"), dict)
+        ):
+            raise VitsearchError(f"`space` must have a name and an object `fixed`, but got {brief(self.space)}")
         if (self.space is None) != (self.subnets is None):
             raise VitsearchError("`subnets` must be given for a supernet, and for nothing else")
         if self.sharing is not None and self.space is None:
@@ -94,10 +98,26 @@ def read_plan(folder: Path) -> tuple[TrainingPlan, list[dict[str, Any]]]:
         raise BadStudy(f"{folder} is not a training: it has no {STUDY}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("kind") not in ("train", "supernet"):
         raise BadStudy(f"{file} must have format {FORMAT} and kind 'train' or 'supernet'")
+    environments = data.get("environments")
+    if not isinstance(environments, list) or not environments or not all(isinstance(one, dict) for one in environments):
+        raise BadStudy(f"{file} must have environments, one object or more, but got {brief(environments)}")
     try:
-        return TrainingPlan.from_json(data), list(data["environments"])
+        return TrainingPlan.from_json(data), environments
     except (KeyError, TypeError, ValueError, AttributeError, VitsearchError) as error:
         raise BadStudy(f"{file} is broken: {type(error).__name__}: {error}") from None
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a finished training measured."""
+    file = folder / RESULT
+    try:
+        result = parse_json(file.read_bytes(), str(file))
+    except FileNotFoundError:
+        raise BadStudy(f"{folder} is not a finished training: it has no {RESULT}") from None
+    measured = result if isinstance(result, dict) else {}
+    if "seconds" not in measured or not any(name.endswith("top1") for name in measured):
+        raise BadStudy(f"{file} must be an object with seconds and an accuracy, but got {brief(result)}")
+    return measured
 
 
 def write_plan(folder: Path, plan: TrainingPlan, environments: list[dict[str, Any]]) -> None:

@@ -38,7 +38,7 @@ from vitsearch.models import build
 from vitsearch.models.folder import foreign_config, timm_config, write_network
 from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
-from vitsearch.records import parse_json, write_atomically
+from vitsearch.records import write_atomically
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import decode
 from vitsearch.tasks import Classification, Task
@@ -54,6 +54,7 @@ from vitsearch.training.plan import (
     TrainingPlan,
     enter_folder,
     read_epochs,
+    read_result,
     refuse_existing,
 )
 from vitsearch.training.preferred import scheme_of
@@ -325,8 +326,4 @@ def write_result(
 def read_training(folder: str | Path) -> Trained:
     """A finished training."""
     path = Path(folder)
-    try:
-        result = parse_json((path / RESULT).read_bytes(), str(path / RESULT))
-    except FileNotFoundError:
-        raise BadStudy(f"{path} is not a finished training: it has no {RESULT}") from None
-    return Trained(out=path, result=result, epochs=read_epochs(path / EPOCHS))
+    return Trained(out=path, result=read_result(path), epochs=read_epochs(path / EPOCHS))

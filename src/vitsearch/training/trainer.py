@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitsearch.data import Batch, Loader
 from vitsearch.environment import is_out_of_memory
-from vitsearch.errors import TrainingFailed, VitsearchError
+from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.models import VisionNetwork
 from vitsearch.tasks import Task, accuracy
 from vitsearch.training.checkpoint import (
@@ -297,9 +297,9 @@ class Trainer:
             self.task.load_state_dict(part_of(tensors, "task"))
             if self.average is not None:
                 self.average.module.load_state_dict(part_of(tensors, "average"))
-        except RuntimeError as error:
-            raise TrainingFailed(f"{self.checkpoint} is not of this network: {' '.join(str(error).split())}") from None
-        restore_optimizer(self.optimizer, self.parameters, {**tensors, **numbers})
+            restore_optimizer(self.optimizer, self.parameters, {**tensors, **numbers})
+        except (RuntimeError, BadStudy) as error:
+            raise BadStudy(f"{self.checkpoint} is not of this network: {' '.join(str(error).split())}") from None
         self.optimizer.zero_grad(set_to_none=True)
         self.meter.copy_(tensors["meter"])
         if self.position.loss_scale is not None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vitsearch.records import (
     Trial,
     parse_json,
     read_trials,
+    remove_temporaries,
     uninterrupted,
     write_atomically,
     write_bytes_atomically,
@@ -140,3 +142,19 @@ def test_ctrl_c_waits_for_the_end_of_a_write() -> None:
 def test_broken_json_is_one_line(text: str | bytes) -> None:
     with pytest.raises(VitsearchError, match=r"^source is (not valid JSON|nested)[^\n]*$"):
         parse_json(text, "source")
+
+
+def test_only_what_killed_writes_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(path: Path, missing_ok: bool) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as dying, pytest.raises(SystemExit):
+        dying.setattr(Path, "unlink", killed)
+        dying.setattr(os, "replace", killed)
+        write_atomically(tmp_path / "study.json", "{}")
+    others = [".study.json", "study.json.abcdefgh", ".study.json.bak", ".other.json.abcdefgh", ".study.json.abcdefgh.x"]
+    for name in others:
+        (tmp_path / name).write_text("")
+    assert len(list(tmp_path.iterdir())) == len(others) + 1
+    remove_temporaries(tmp_path, ("study.json", "model.safetensors"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(others)

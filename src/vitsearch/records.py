@@ -143,6 +143,14 @@ def write_bytes_atomically(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
+def remove_temporaries(folder: Path, names: Sequence[str]) -> None:
+    """What writes of these files left behind when they were killed. Only for who alone writes there."""
+    left = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[a-z0-9_]{{8}}")  # as `mkstemp` names them
+    for file in folder.iterdir():
+        if left.fullmatch(file.name):
+            file.unlink(missing_ok=True)
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[None]:
     """Make a folder that must not exist, with its parents; take away again what was made if the block fails."""

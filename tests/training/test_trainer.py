@@ -288,10 +288,12 @@ def test_a_broken_checkpoint_is_one_error(tmp_path: Path) -> None:
         train_network(plan(), tmp_path / "run", machine=CPU, progress=stop_at(4))
     file = tmp_path / "run" / "checkpoint.safetensors"
     tensors, position, numbers = read_checkpoint(file)
+    (left := tmp_path / "run" / ".checkpoint.safetensors.ab_cd123").write_bytes(b"killed while it was written")
     name = next(name for name in tensors if name.startswith("optimizer.") and name.endswith(".exp_avg"))
     write_checkpoint(file, tensors | {name: torch.zeros(2)}, position, numbers)
     with pytest.raises(BadStudy, match=rf"checkpoint.safetensors is not of this network: {name} must have the shape"):
         train_network(plan(), tmp_path / "run", machine=CPU, resume=True)
+    assert not left.exists()
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(BadStudy, match="is not a checkpoint that can be read"):
         train_network(plan(), tmp_path / "run", machine=CPU, resume=True)

@@ -35,10 +35,10 @@ from vitsearch.data import (
 from vitsearch.environment import describe_environment
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models import build
-from vitsearch.models.folder import foreign_config, timm_config, write_network
+from vitsearch.models.folder import CONFIG, WEIGHTS, foreign_config, timm_config, write_network
 from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
-from vitsearch.records import write_atomically
+from vitsearch.records import remove_temporaries, write_atomically
 from vitsearch.registry import did_you_mean
 from vitsearch.spaces import decode
 from vitsearch.tasks import Classification, Task
@@ -50,6 +50,7 @@ from vitsearch.training.plan import (
     CHECKPOINT,
     EPOCHS,
     RESULT,
+    STUDY,
     EpochLog,
     TrainingPlan,
     enter_folder,
@@ -126,6 +127,8 @@ def train_network(
             return dataclasses.replace(read_training(folder), writes=world.writes)
         journal = EpochLog(folder / EPOCHS) if world.writes else None
         try:
+            if world.writes:
+                remove_temporaries(folder, (STUDY, CHECKPOINT, RESULT, CONFIG, WEIGHTS))
             trainer = make_trainer(plan, dataset, network, task, loader, world, how, folder, journal, progress)
             return _train(trainer, plan, dataset, world, how, folder)
         finally:

@@ -49,6 +49,7 @@ from vitsearch.training_command import (
     SaveEveryOption,
     SetOption,
     WorkersOption,
+    read_distillation,
     read_machine,
     read_recipe,
 )
@@ -86,7 +87,7 @@ def evolve_space(
     patch_size: PatchOption = None,
     channels: ChannelsOption = 3,
     distill: DistillOption = None,
-    distill_kind: DistillKindOption = "soft",
+    distill_kind: DistillKindOption = None,
     images: Annotated[
         int | None, typer.Option("--images", **NUMBER, help="Validation images that judge a network [all].")
     ] = None,
@@ -126,7 +127,6 @@ def evolve_space(
     from vitsearch.methods.space_evolution import evolve_space as evolve
     from vitsearch.methods.space_moves import MOST_SIZE, Rules, check_steps
     from vitsearch.methods.space_study import Training
-    from vitsearch.training.distill import distillation
 
     usual = Rules().tau if objective is None else RANK_TAU
     rules = Rules(
@@ -139,7 +139,7 @@ def evolve_space(
     options: dict[str, Any] = {"objective": objective}
     if objective is None:
         chosen, data = read_recipe(recipe, epochs, batch_size, changes), data or "digits"
-        taught = None if distill is None else distillation(distill, distill_kind)
+        taught = read_distillation(distill, distill_kind, "soft")
         options["training"] = Training(data=data, recipe=chosen, subnets=subnets, distillation=taught, images=images)
         classes = open_training_data(data).classes
         geometry = Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels)

@@ -7,20 +7,22 @@ vitsearch supernet extract supernet run#best --out best
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from vitsearch.architecture import Settings
 from vitsearch.arguments import note_outside, read_architecture, read_architectures, read_candidates
 from vitsearch.cost import Geometry
+from vitsearch.errors import BadSettings
 from vitsearch.options import (
     AllowChangedOption,
     ArchArgument,
     ArchArguments,
     CandidatesOption,
     DeviceOption,
-    ImageSizeOption,
     JsonOption,
     OutOption,
     PatchOption,
@@ -29,7 +31,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES, cost_of
+from vitsearch.spaces import SPACES, cost_of, decode
 from vitsearch.terminal import emit, progress_bar, show, summary
 from vitsearch.training_command import (
     BatchSizeOption,
@@ -40,11 +42,13 @@ from vitsearch.training_command import (
     DistillOption,
     EpochsOption,
     EvaluateEveryOption,
+    OwnSizeOption,
     RecipeOption,
     ResidentOption,
     SaveEveryOption,
     SetOption,
     WorkersOption,
+    read_distillation,
     read_machine,
     read_recipe,
 )
@@ -88,11 +92,11 @@ def supernet_train(
     epochs: EpochsOption = None,
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
-    image_size: ImageSizeOption = None,
+    image_size: OwnSizeOption = None,
     patch_size: PatchOption = None,
     channels: ChannelsOption = 3,
     distill: DistillOption = None,
-    distill_kind: DistillKindOption = "soft",
+    distill_kind: DistillKindOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     compiled: CompileOption = None,
@@ -108,7 +112,6 @@ def supernet_train(
     found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
     from vitsearch.data import open_training_data
     from vitsearch.models.super_transformer import sharing_of
-    from vitsearch.training.distill import distillation
     from vitsearch.training.plan import TrainingPlan
     from vitsearch.training.preferred import scheme_of
     from vitsearch.training.run import train_network
@@ -128,7 +131,7 @@ def supernet_train(
         data=data,
         recipe=chosen,
         seed=seed,
-        distillation=None if distill is None else distillation(distill, distill_kind),
+        distillation=read_distillation(distill, distill_kind, "soft"),
     )
     machine = read_machine(device, compiled, resident, workers, save_every, evaluate_every)
     with progress_bar("training", 1) as tick:
@@ -161,6 +164,7 @@ def supernet_eval(
     from vitsearch.evaluate import SupernetEvaluator
 
     evaluator = SupernetEvaluator(run, device=device)
+    check_some_fit(evaluator.supernet, [item.settings for item in given])
     rows: list[dict[str, Any]] = []
     with progress_bar("evaluating", len(given)) as tick:
         for item in given:
@@ -176,6 +180,20 @@ def supernet_eval(
         measured = f"{row['top1']:.2f} %" if row["error"] is None else row["error"]
         table.add_row(summary(row["arch"]), measured, f"{row['params']:,}", f"{row['macs']:,}")
     show(table)
+
+
+def check_some_fit(supernet: Any, networks: Sequence[Settings]) -> None:
+    """That one network at least is a part of the supernet; else the reason why the first is not."""
+    reasons: list[BadSettings] = []
+    for settings in networks:
+        try:
+            supernet.check(decode(settings))
+        except BadSettings as error:
+            reasons.append(error)
+        else:
+            return
+    if reasons:
+        raise reasons[0]
 
 
 @supernet.command("extract")

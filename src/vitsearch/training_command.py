@@ -20,7 +20,6 @@ from vitsearch.options import (
     NUMBER,
     AllowChangedOption,
     DeviceOption,
-    ImageSizeOption,
     JsonOption,
     OutOption,
     ResumeOption,
@@ -81,8 +80,12 @@ DistillOption = Annotated[
     str | None, typer.Option("--distill", help="A teacher: a folder of ours, or timm:NAME@weights.safetensors.")
 ]
 DistillKindOption = Annotated[
-    str, typer.Option("--distill-kind", help="locality, soft or hard; locality+soft for both.")
+    str | None,
+    typer.Option(
+        "--distill-kind", help="locality, soft or hard; locality+soft for both [locality; soft for a supernet]."
+    ),
 ]
+OwnSizeOption = Annotated[int | None, typer.Option("--image-size", **NUMBER, help="Side of the image [the recipe's].")]
 CompileOption = Annotated[bool | None, typer.Option("--compile/--no-compile", help="torch.compile [on a GPU].")]
 ResidentOption = Annotated[
     bool | None, typer.Option("--resident/--streaming", help="Keep decoded images in memory [when they fit].")
@@ -113,12 +116,14 @@ def train(
     epochs: EpochsOption = None,
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
-    image_size: ImageSizeOption = None,
+    image_size: Annotated[
+        int | None, typer.Option("--image-size", **NUMBER, help="Side of the image [the study's, or the recipe's].")
+    ] = None,
     channels: Annotated[
         int | None, typer.Option("--channels", **CHANNELS, help="Of the network: 1 or 3 [the study's, or 3].")
     ] = None,
     distill: DistillOption = None,
-    distill_kind: DistillKindOption = "locality",
+    distill_kind: DistillKindOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     compiled: CompileOption = None,
@@ -137,7 +142,6 @@ def train(
     """Train, retrain or fine-tune a network; the test part is looked at once, at the end."""
     from vitsearch.data import open_training_data
     from vitsearch.export.write import check_out, export_trained
-    from vitsearch.training.distill import distillation
     from vitsearch.training.plan import TrainingPlan
     from vitsearch.training.run import digest_of, train_network
 
@@ -157,7 +161,7 @@ def train(
         seed=seed,
         start=start,
         start_digest=None if start is None else digest_of(start),
-        distillation=None if distill is None else distillation(distill, distill_kind),
+        distillation=read_distillation(distill, distill_kind, "locality"),
     )
     machine = read_machine(device, compiled, resident, workers, save_every, evaluate_every, tensorboard)
     with progress_bar("training", 1) as tick:
@@ -176,6 +180,15 @@ def read_recipe(name: str, epochs: int | None, batch_size: int | None, changes: 
         field: str(value) for field, value in (("epochs", epochs), ("batch_size", batch_size)) if value is not None
     }
     return change(RECIPES[name], edits)
+
+
+def read_distillation(teacher: str | None, kind: str | None, usual: str) -> Any:
+    """None without a teacher; `usual` is the kind where none was typed."""
+    from vitsearch.training.distill import distillation
+
+    if teacher is None and kind is not None:
+        raise VitsearchError(f"`--distill-kind` needs --distill, a teacher, but got {kind!r} alone")
+    return None if teacher is None else distillation(teacher, usual if kind is None else kind)
 
 
 def read_machine(

@@ -136,6 +136,23 @@ def test_a_start_from_a_supernet_needs_to_say_which_network(trained: Path, tmp_p
     assert "is a supernet: give an ARCH" in said
 
 
+def test_networks_that_are_not_of_the_supernet_are_bad_input(trained: Path, tmp_path: Path, cli: Any) -> None:
+    inside, outside = SPACE.region().smallest(), SPACES["autoformer-tiny"].region().largest()
+    for name, settings in (("inside", inside), ("outside", outside)):
+        (tmp_path / name).write_text(json.dumps(settings))
+    command = ["supernet", "eval", trained, "--device", "cpu", "--json"]
+    said = cli(*command, tmp_path / "outside", tmp_path / "outside").error()
+    assert "`architecture` must be a part of the supernet of autoformer-micro" in said
+    first, second = cli(*command, tmp_path / "outside", tmp_path / "inside").json()
+    assert "must be a part of the supernet" in first["error"] and second["error"] is None and second["top1"] > 0
+
+
+@pytest.mark.parametrize("command", [["train", "--timm", "test_vit"], ["supernet", "train", "autoformer-micro"]])
+def test_a_kind_of_distillation_needs_a_teacher(command: list[str], tmp_path: Path, cli: Any) -> None:
+    said = cli(*command, "--distill-kind", "xx", "--out", tmp_path / "run").error()
+    assert "`--distill-kind` needs --distill, a teacher, but got 'xx' alone" in said
+
+
 def test_a_supernet_of_another_space_or_input_is_refused(tmp_path: Path, trained: Path) -> None:
     for space, geometry in ((SPACES["autoformer-micro"], GEOMETRY), (SPACE, Geometry(image_size=32, classes=10))):
         with pytest.raises(VitsearchError, match="must be of the space that is searched"):

@@ -33,6 +33,8 @@ from vitsearch.training.trainer import evaluate
 SPACE = SPACES["autoformer-micro"].with_patch_size(8)
 GEOMETRY = Geometry(image_size=16, classes=10)
 CPU = Machine(device="cpu", save_every=4)
+BREEDING = "evolution:population=10,parents=4"
+"""So small that a few trials reach later generations."""
 RECIPE = replace(RECIPES["quick"], image_size=16, epochs=2, warmup_epochs=0, batch_size=128, drop_path=0.1)
 
 
@@ -168,7 +170,7 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     done = cli(*supernet, "--out", tmp_path / "supernet").json()
     assert {"validation_smallest_top1", "validation_largest_top1"} <= set(done) and "test_top1" not in done
     objective, trial = f"supernet:{tmp_path / 'supernet'}", f"{tmp_path / 'run'}#best"
-    search = ["search", "autoformer-micro", "--objective", objective, "--strategy", "evolution", "--trials", "4"]
+    search = ["search", "autoformer-micro", "--objective", objective, "--strategy", BREEDING, "--trials", "12"]
     found = cli(*search, "--device", "cpu", "--out", tmp_path / "run", "--json").json()
     best = found["best"]["settings"]
     assert best["patch_size"] == 8
@@ -203,7 +205,7 @@ def test_kill_any_of_the_three_and_resume(tmp_path: Path, cli: Callable[..., Any
         supernet, run, trained = folder / "supernet", folder / "run", folder / "trained"
         common = ["--data", "digits", "--recipe", "quick", "--image-size", "16", "--device", "cpu"]
         steps = ["--batch-size", "128", "--save-every", "4", "--epochs"]
-        objective = ["--objective", f"supernet:{supernet}", "--strategy", "evolution", "--device", "cpu"]
+        objective = ["--objective", f"supernet:{supernet}", "--strategy", BREEDING, "--device", "cpu"]
         return [
             (
                 ["supernet", "train", "autoformer-micro", "--patch-size", "8", *common, *steps, "2", "--out", supernet],

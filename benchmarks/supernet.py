@@ -46,6 +46,8 @@ SETTINGS = {
 }
 QUICK = {"32": {"model": "test_vit", "side": 32, "patch": 16, "batch": 16, "classes": 10}}
 ROUNDS = 3
+LOOKS = 50
+"""So many networks are evaluated at least, in runs that are not quick."""
 KINDS = {"train": "supernet-train", "evaluate": "supernet-eval"}
 
 
@@ -98,19 +100,20 @@ def all_shapes(space: Space) -> list[Architecture]:
     return [space.decode(space.settings(embed_dim=width, depth=depth, **each)) for width in knobs["embed_dim"]]
 
 
-def measured(setting: dict[str, Any], name: str, device: torch.device, steps: int) -> Iterator[Row]:
+def measured(setting: dict[str, Any], name: str, device: torch.device, steps: int, looks: int) -> Iterator[Row]:
     space = SPACES[SPACE].with_patch_size(setting["patch"])
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(setting, space, device, folder, published=True)
-        reference = timed(trainer, device, max(2, steps // 10), rounds=1)
+        few = max(2, steps // 10)
+        reference = timed(trainer, device, few, few, rounds=1)
         yield from rows_of(name, setting, reference, before="reference/")
-        ours = timed(make_trainer(setting, space, device, folder), device, steps, rounds=ROUNDS)
+        ours = timed(make_trainer(setting, space, device, folder), device, steps, looks, rounds=ROUNDS)
     for row, key in zip(rows_of(name, setting, ours), KINDS, strict=True):
         yield row | {"speedup": reference[key] / ours[key]}
 
 
-def timed(trainer: SupernetTrainer, device: torch.device, steps: int, rounds: int) -> Row:
-    """Seconds of a step end to end, of a step on one batch, and of an evaluation of one batch."""
+def timed(trainer: SupernetTrainer, device: torch.device, steps: int, looks: int, rounds: int) -> Row:
+    """Seconds of a step end to end, of a step on one batch, and of an evaluation of one batch; `looks` of these."""
     supernet = trainer.network
     batches = trainer.loader.batches()
     fixed = next(batches)
@@ -123,7 +126,7 @@ def timed(trainer: SupernetTrainer, device: torch.device, steps: int, rounds: in
     compiling = time.perf_counter() - start
     reset_peak_memory(device)
     begun = trainer.position.step
-    chosen = [trainer.scheme.choose(trainer.space, 1, number)[0] for number in range(steps)]
+    chosen = [trainer.scheme.choose(trainer.space, 1, number)[0] for number in range(looks)]
     networks = [trainer.space.decode(settings) for settings in chosen]
     times: dict[str, list[float]] = {"train": [], "compute_only": [], "evaluate": []}
     for _ in range(rounds):  # in turns, so that noise hits all alike
@@ -131,12 +134,16 @@ def timed(trainer: SupernetTrainer, device: torch.device, steps: int, rounds: in
         times["train"].append(seconds_of(device, steps, lambda: trainer.train_step(next(batches))))
         times["compute_only"].append(seconds_of(device, steps, lambda: trainer.train_step(fixed)))
         evaluate = partial(look_at_next, supernet, fixed.images, coming)
-        times["evaluate"].append(seconds_of(device, steps, evaluate))
+        times["evaluate"].append(seconds_of(device, looks, evaluate))
     found: Row = {kind: median(seconds) for kind, seconds in times.items()}
     steps_done = range(begun, trainer.position.step)
     trained = {json.dumps(trainer.scheme.choose(trainer.space, trainer.seed, step)[0]) for step in steps_done}
     distinct = {"train": len(trained), "evaluate": len({network.key() for network in networks})}
-    found |= {"steps": steps, "architectures": distinct, "peak_memory_bytes": peak_memory(device)}
+    found |= {
+        "steps": {"train": steps, "evaluate": looks},
+        "architectures": distinct,
+        "peak_memory_bytes": peak_memory(device),
+    }
     return found | {"compiling_seconds": compiling, "precision": trainer.recipe.precision}
 
 
@@ -154,12 +161,12 @@ def look_at_next(supernet: Supernet, images: Tensor, coming: Iterator[Architectu
 
 
 def rows_of(name: str, setting: dict[str, Any], found: Row, before: str = "") -> Iterator[Row]:
-    common = {"batch": setting["batch"], "steps": found["steps"], "precision": found["precision"], "speedup": None}
+    common = {"batch": setting["batch"], "precision": found["precision"], "speedup": None}
     common |= {key: found[key] for key in ("compiling_seconds", "peak_memory_bytes")}
     for key, kind in KINDS.items():
-        seconds = found[key]
+        seconds, steps = found[key], found["steps"][key]
         row = {"name": f"{before}{kind}/{SPACE}/{name}", "images_per_second": setting["batch"] / seconds} | common
-        row |= {"seconds": seconds * found["steps"], "architectures": found["architectures"][key]}
+        row |= {"steps": steps, "seconds": seconds * steps, "architectures": found["architectures"][key]}
         if key == "train":
             row |= {"compute_only_images_per_second": setting["batch"] / found["compute_only"]}
             row |= {"end_to_end_ratio": found["compute_only"] / seconds}
@@ -190,7 +197,7 @@ def main() -> None:
         steps = 4 if options.quick else options.steps
         for name, setting in (QUICK if options.quick else {size: SETTINGS[size] for size in options.sizes}).items():
             changed = setting | ({"batch": options.batch} if options.batch else {})
-            yield from measured(changed, name, device, steps)
+            yield from measured(changed, name, device, steps, steps if options.quick else max(steps, LOOKS))
             yield baseline(changed, name, device, steps)
 
     keep_rows(rows(), circumstances(device, options.commit), options, show)

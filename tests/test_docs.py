@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -128,3 +129,30 @@ def test_benchmarks_print_rows(tmp_path: Path) -> None:
     assert {"name", "device", "machine", "commit", "dirty", "seconds", "speedup"} <= set(rows[0])
     assert rows[0]["name"] == "dss/autoformer-tiny/fresh" and rows[0]["max_relative_error"] < 1e-4
     assert all(row["speedup"] is None for row in rows if row["name"].startswith(("reference/", "baseline/")))
+
+
+def test_fifty_networks_of_a_supernet_are_evaluated_however_few_steps_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    supernet = importlib.import_module("supernet")
+
+    def timed(trainer: object, device: object, steps: int, looks: int, rounds: int) -> dict[str, Any]:
+        found = {
+            "train": 1.0,
+            "evaluate": 1.0,
+            "compute_only": 1.0,
+            "architectures": {"train": steps, "evaluate": looks},
+        }
+        found |= {"steps": {"train": steps, "evaluate": looks}, "peak_memory_bytes": 1}
+        return found | {"compiling_seconds": 1.0, "precision": "float32"}
+
+    monkeypatch.setattr(supernet, "timed", timed)
+    monkeypatch.setattr(supernet, "make_trainer", lambda *given, **options: None)
+    monkeypatch.setattr(supernet, "baseline", lambda *given: {"name": "baseline/a", "seconds": 1.0, "speedup": None})
+    monkeypatch.setattr("sys.argv", ["supernet.py", "--device", "cpu", "--steps", "40", "--sizes", "32", "--json"])
+    supernet.main()
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["supernet-eval/autoformer-tiny/32"]["architectures"] == 50
+    assert rows["supernet-eval/autoformer-tiny/32"]["steps"] == 50
+    assert rows["supernet-train/autoformer-tiny/32"]["steps"] == 40

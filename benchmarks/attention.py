@@ -80,6 +80,11 @@ def largest_error(layer: nn.Module, exact: nn.Module, images: Tensor, gradient: 
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
 
 
+def warm_seconds(device: torch.device, steps: int, work: Callable[[], Any]) -> float:
+    seconds_of(device, max(2, steps // 10), work)
+    return seconds_of(device, steps, work)
+
+
 def measure(device: torch.device, quick: bool, steps: int) -> Iterator[dict[str, Any]]:
     for name, layer, tokens, width in cases(quick):
         torch.manual_seed(0)
@@ -93,14 +98,11 @@ def measure(device: torch.device, quick: bool, steps: int) -> Iterator[dict[str,
         exact.fused = False
         error = largest_error(layer, exact, images, gradient)
         work = partial(there_and_back, layer, images, gradient)
-        work()
-        ours = seconds_of(device, steps, work)
+        ours = warm_seconds(device, steps, work)
         with by_torch_alone():
-            work()
-            by_torch = seconds_of(device, steps, work)
+            by_torch = warm_seconds(device, steps, work)
         layer.fused = False
-        work()
-        reference = seconds_of(device, steps, work)
+        reference = warm_seconds(device, steps, work)
         shared = {"images": count, "tokens": tokens}
         kept = {"name": name, "seconds": ours, "speedup": reference / ours, "max_relative_error": error}
         yield kept | shared | {"times_torch": by_torch / ours}
@@ -121,7 +123,7 @@ def run(description: str | None, quick: str, measure: Measure) -> None:
     add_output_options(parser)
     options = parser.parse_args()
     device = pick_device("cpu" if options.quick and options.device == "auto" else options.device)
-    steps = 2 if options.quick else 5 if device.type == "cpu" else 30
+    steps = 2 if options.quick else 30
     keep_rows(measure(device, options.quick, steps), circumstances(device, options.commit), options, show)
 
 

@@ -275,11 +275,11 @@ def report_search(result: Any, as_json: bool) -> None:
         table.add_row(f"{trial}{' (best)' if trial == best.number else ''}", *cells, summary(row.settings))
     show(table)
     print(json.dumps(best.settings))
-    first = study.plan.objectives[0].name
+    first, path = study.plan.objectives[0].name, shlex.quote(str(study.path))
     if first.startswith("supernet:"):
-        words = ["vitsearch", "supernet", "extract", supernet_and_images(first.removeprefix("supernet:"))[0]]
-        return print(f"next: {shlex.join([*words, f'{study.path}#best', '--out', 'inherited'])}")
-    print(f"next: {shlex.join(['vitsearch', 'export', f'{study.path}#best', '--format', 'timm', '--out', 'best'])}")
+        supernet = shlex.quote(supernet_and_images(first.removeprefix("supernet:"))[0])
+        return print(f"next: vitsearch supernet extract {supernet} {path}#best --out inherited")
+    print(f"next: vitsearch export {path}#best --format timm --out best")
 
 
 def report_choice(result: Any, as_json: bool) -> None:

@@ -590,7 +590,7 @@ def test_tables_that_are_no_objective(tmp_path: Path, cli: Callable[..., Any]) -
     for space, objective, reason in (
         ("pit", f"bench:{file}:column=c", "no column named 'c'"),
         ("pit", f"bench:{tmp_path / 'none.json'}", "cannot read"),
-        ("pit-tiny", f"bench:{file}", "`space` must be 'pit-tiny', but got 'pit'"),
+        ("pit-tiny", f"bench:{file}", "must be of the space that is searched, pit-tiny, but got a table of pit"),
         ("pit", f"bench:{file},bench:{file}:column=b", "`objective` must be of the space that is searched"),
     ):
         command = ["search", space, "--objective", objective, "--trials", 2, "--out", tmp_path / "out"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from random import Random
 from typing import Any
 
@@ -14,7 +15,7 @@ from vitsearch.architecture import Absent, Architecture, Attention, Merge, Patch
 from vitsearch.cost import Cost, Geometry, Limits, architecture_cost
 from vitsearch.errors import VitsearchError
 from vitsearch.models import build
-from vitsearch.spaces import SPACES, cost_of, decode, sample
+from vitsearch.spaces import SPACES, cost_of, decode, sample, space_of
 
 
 def s3_blueprint(arch: dict[str, Any]) -> Architecture:
@@ -140,3 +141,30 @@ def test_limits_must_not_cross() -> None:
 def test_geometry_must_be_positive(field: str) -> None:
     with pytest.raises(VitsearchError, match=f"`{field}`"):
         Geometry(**{field: 0})
+
+
+def test_published_counters_to_the_last_digit(published: list[dict[str, Any]]) -> None:
+    """AutoFormer's, also of TF-TAS and PreNAS, and ViTAS's."""
+    counted = [network for network in published if "macs_published_counter" in network]
+    assert len(counted) == 26
+    for network in counted:
+        geometry = Geometry(image_size=network["image_size"], classes=network["classes"])
+        space, plan = space_of(network["arch"]), decode(network["arch"])
+        assert space.published_macs(plan, geometry) == network["macs_published_counter"], network["name"]
+
+
+def test_autoformers_counter_is_the_sum_of_its_terms() -> None:
+    """facts of the public code, term by term in fractions, for other inputs than the published ones."""
+    space, geometry = SPACES["autoformer-micro"].with_patch_size(4), Geometry(image_size=24, classes=7)
+    for settings in sample(space, 5, seed=0):
+        width, patches, tokens = settings["embed_dim"], 36, 38
+        total = Fraction(48 * patches * width + width) + Fraction((patches + 1) * width, 2) + 37 * width * 7
+        plan = space.decode(settings)
+        for block in plan.stages[0].blocks:
+            assert isinstance(block, Attention)
+            inner, hidden = block.heads * block.head_dim, block.hidden
+            total += 2 * tokens * width + 4 * tokens * width * inner + 2 * tokens**2 * inner
+            total += 2 * block.relative_distance * tokens**2 + Fraction(tokens**2 + tokens * inner, 2)
+            total += 2 * tokens * width * hidden
+        assert space.published_macs(plan, geometry) == math.floor(total)
+    assert SPACES["autoformer-tiny-plain"].published_macs(plan, geometry) is None

@@ -36,7 +36,7 @@ PAGES = [
     "docs/s3.md",
 ]
 TABLES = [
-    "benchmarks/render.py",
+    "experiments/benchmark_tables.py",
     "experiments/proxy_tables.py",
     "experiments/prenas_tables.py",
     "experiments/predictor_tables.py",

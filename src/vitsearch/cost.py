@@ -203,6 +203,23 @@ def vitas_counter_macs(architecture: Architecture, geometry: Geometry = IMAGENET
     return macs + patches * stage.width * geometry.classes
 
 
+def autoformer_counter_macs(architecture: Architecture, geometry: Geometry = IMAGENET) -> int:
+    """What AutoFormer's `get_complexity` gives: with the class token twice in blocks, the classifier once for every
+    token, little for the relative position, and halves for position tables and softmax."""
+    (stage,), (side,) = architecture.stages, architecture.sides(geometry.image_size)
+    width, patches = stage.width, side * side
+    tokens = patches + 2
+    doubled = 2 * entry_cost(stage.entry, geometry.channels, width, side, 0).macs
+    doubled += 2 * width + (patches + 1) * width + 2 * (patches + 1) * width * geometry.classes
+    for block in stage.blocks:
+        assert isinstance(block, Attention)
+        inner = block.heads * block.head_dim
+        linear = 2 * width + 4 * width * inner + 2 * width * block.hidden  # with the norms
+        pairs = 2 * inner + 2 * block.relative_distance
+        doubled += 2 * (tokens * linear + tokens**2 * pairs) + tokens**2 + tokens * inner
+    return doubled // 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The budget: inclusive bounds on exact costs. None means no bound."""

@@ -122,9 +122,13 @@ class TableEvaluator:
         ]
 
 
-def listed(names: Sequence[str]) -> tuple[Settings, ...] | None:
+def listed(names: Sequence[str], space: str) -> tuple[Settings, ...] | None:
     """The networks that all benchmark tables among the objectives have; None where there is no table."""
     tables = [Lookup(name.removeprefix(BENCH)).networks for name in names if name.startswith(BENCH)]
+    for first, *_ in tables:
+        if first["space"] != space:
+            rule = f"`objective` must be of the space that is searched, {space}"
+            raise VitsearchError(f"{rule}, but got a table of {first['space']}")
     if not tables:
         return None
     common = tuple(settings for settings in tables[0] if all(settings in other for other in tables[1:]))

@@ -69,6 +69,14 @@ def supernet_and_images(text: str) -> tuple[str, int | None]:
     return folder, int(count)
 
 
+def looks_into_networks(names: Sequence[str]) -> bool:
+    """Whether data, images and initial weights matter to these objectives: not where what was trained or measured
+    says its input itself, and nothing but sizes and times stands beside it."""
+    trained = [name for name in names if name.startswith(("supernet:", "predictor:", "bench:"))]
+    sizes = {"params", "macs", "depth", "width", "latency", "latency_ms", "throughput"}
+    return not trained or bool({*names} - {*trained} - sizes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """A measured name and whether more of it is better."""

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from vitsearch.architecture import check_whole
+from vitsearch.errors import VitsearchError
 from vitsearch.options import NUMBER, JsonOption
 from vitsearch.terminal import emit, progress_bar
 
@@ -21,7 +22,7 @@ log = logging.getLogger("vitsearch")
 
 def report(
     study: Annotated[list[Path], typer.Argument(metavar="STUDY...", help="Folders of studies of any kind.")],
-    out: Annotated[Path, typer.Option("--out", help="The HTML file to write; replaced where it exists.")],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file to write; a page that exists is replaced.")],
     correlations: Annotated[
         Path | None, typer.Option("--correlations", help="Show what `bench correlate --json` printed into this file.")
     ] = None,
@@ -30,6 +31,8 @@ def report(
     """One page that needs nothing else: what was asked, what was found, how to repeat it; several studies compared."""
     from vitsearch.report import write_report
 
+    if out.is_file() and out.suffix.lower() not in (".html", ".htm"):
+        raise VitsearchError(f"`--out` must be a new file, or a page that ends in .html, but got {str(out)!r}")
     with progress_bar("reading", len(study)) as tick:
         shown = write_report(study, out, correlations=correlations, progress=tick)
     for one in shown:

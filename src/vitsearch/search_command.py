@@ -48,7 +48,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.records import supernet_and_images
+from vitsearch.records import looks_into_networks, supernet_and_images
 from vitsearch.spaces import SPACES, patch_words, patches_of
 from vitsearch.terminal import emit, in_words, progress_bar, show, summary
 
@@ -138,7 +138,7 @@ def search(
     from vitsearch.study import run_search
 
     objective, trials = "dss" if objective is None else objective, 100 if trials is None else trials
-    if not looks_into_networks(objective):
+    if not looks_into_networks([name.removeprefix("min:").removeprefix("max:") for name in objective.split(",")]):
         useless = {"data": data, "batch-size": batch_size, "weights": weights, "memory": memory}
         refuse(f"objective {objective}", useless)
     data = "noise" if data is None else data
@@ -163,16 +163,6 @@ def search(
             **shared,
         )
     report_search(result, as_json)
-
-
-def looks_into_networks(objective: str) -> bool:
-    """Whether data, images and initial weights matter: not where what was trained or measured says its input itself."""
-    from vitsearch.proxies.size import BASELINES
-
-    names = [name.removeprefix("min:").removeprefix("max:") for name in objective.split(",")]
-    trained = [name for name in names if name.startswith(("supernet:", "predictor:", "bench:"))]
-    others = {*names} - {*trained, *BASELINES, "latency", "throughput"}
-    return not trained or bool(others)
 
 
 def refuse(what: str, given: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ class Plan:
             geometry=self.geometry,
             objectives=self.objectives,
             speed=speed,
-            listed=listed([objective.name for objective in self.objectives]),
+            listed=listed([objective.name for objective in self.objectives], self.space),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -49,6 +49,27 @@ def test_the_command_does_the_search_again(cli: Cli, tmp_path: Path) -> None:
     assert trials[0] == trials[1] and len(trials[0]) == 9
 
 
+def test_the_command_searches_the_same_table_again(cli: Cli, tmp_path: Path) -> None:
+    """Where an objective says its input itself, data and batch are not asked for, and would be refused."""
+    rows = [{"arch": one, "accuracy": {"a": 50.0 + n}} for n, one in enumerate(sample("pit", 5, seed=0))]
+    table = {"benchmark": "B", "space": "pit", "classes": 7, "image_size": 32, "datasets": {"a": {}}, "entries": rows}
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    options = [
+        "--objective",
+        f"bench:{tmp_path / 'table.json'},min:params",
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "one",
+    ]
+    assert cli("search", "pit", *options, "-q").code == 0
+    words = shlex.split(shown(tmp_path / "one")["repeat"]["command"])
+    assert cli(*words[1:-1], tmp_path / "two", "-q").code == 0
+    journals = [read_trials(tmp_path / name / "trials.jsonl")[0] for name in ("one", "two")]
+    assert [trial.measured for trial in journals[0]] == [trial.measured for trial in journals[1]]
+    assert len(journals[0]) == 5
+
+
 PLANS = {
     "settings": {
         "settings": sample("autoformer-micro")[0],

@@ -26,7 +26,7 @@ from vitsearch.architecture import (
     hidden_ratio,
     hidden_width,
 )
-from vitsearch.cost import Cost, Geometry, architecture_cost, block_cost
+from vitsearch.cost import Cost, Geometry, architecture_cost, autoformer_counter_macs, block_cost
 from vitsearch.errors import BadSettings
 from vitsearch.spaces.base import SPACES, Knob, Space
 from vitsearch.spaces.region import Cell
@@ -54,6 +54,9 @@ class Isotropic(Space):
             Knob(name="num_heads", choices=self.num_heads, per="block"),
             Knob(name="mlp_ratio", choices=self.mlp_ratio, per="block"),
         )
+
+    def published_macs(self, architecture: Architecture, geometry: Geometry) -> int | None:
+        return autoformer_counter_macs(architecture, geometry) if self.relative_distance else None
 
     def decode(self, settings: Mapping[str, Any]) -> Architecture:
         values, fixed = self.read(settings)

@@ -1,4 +1,6 @@
-"""Write the tables of docs/ from the committed results: python benchmarks/render.py [--check] [--plot]
+"""Write the tables of speeds in docs/ from benchmarks/results/*.json.
+
+python experiments/benchmark_tables.py [--check] [--plot]
 
 `--plot` also draws docs/figures/scoring.svg (needs the extra `plots`).
 """
@@ -15,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DOCS = ROOT / "docs"
-MARKS = re.compile(r"(<!-- made by benchmarks/render.py [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- made by experiments/benchmark_tables.py [^\n]*-->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
 
 
@@ -92,11 +94,17 @@ def attentions(rows: list[Row]) -> list[str]:
 
     def cells(row: Row) -> list[str]:
         times = [seconds[f"{before}{row['name']}"] for before in ("", "baseline/torch/", "reference/")]
-        found = [row["name"], str(row["images"]), *(f"{1000 * one:.2f}" for one in times)]
+        found = [
+            row["name"],
+            str(row["images"]),
+            *(f"{1000 * one:.2f}" for one in times),
+            f"{row['times_torch']:.2f} x",
+        ]
         return [*found, ratio(row, 2), f"{row['max_relative_error']:.0e}", row["commit"]]
 
     intro = f"Attention there and back, with its projections, in milliseconds. {machine(rows[0])}"
-    head = "what / side / heads / window | images | ours | torch's fused | definition | speed-up | error | commit"
+    head = "what / side / heads / window | images | ours | torch's fused | definition | against torch's | against the "
+    head += "definition | error | commit"
     return table(intro, head, [cells(row) for row in rows if "max_relative_error" in row])
 
 

@@ -324,6 +324,23 @@ def test_a_study_in_use_is_refused(cli: Cli, study: Path) -> None:
     assert cli("search", "autoformer-micro", *arguments).code == 0
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("search", "autoformer-micro", "--objective", "params"),
+        ("search", "autoformer-micro", "--strategy", "prenas", "--budgets", "1M", "--device", "cpu", *SMALL),
+        ("evolve-space", "s3-initial", "--objective", "params"),
+    ],
+    ids=["search", "prenas", "evolve-space"],
+)
+def test_resuming_a_study_of_another_kind_leaves_it_as_it_was(cli: Cli, tmp_path: Path, command: Any) -> None:
+    (tmp_path / "study.json").write_text('{"format": 1, "kind": "train"}')
+    error = cli(*command, "--out", tmp_path, "--resume").error()
+    kind = command[0]
+    assert f"study.json must have kind '{kind}', but got 'train'" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
 def test_global_options_stand_anywhere(cli: Cli, tmp_path: Path) -> None:
     plugin = tmp_path / "extra.py"
     plugin.write_text(

@@ -30,7 +30,7 @@ from vitsearch.scoring import Score
 from vitsearch.search import Domain, History, TriedIndex, parse_strategy
 from vitsearch.spaces import SPACES, Space
 
-FORMAT = 1
+FORMAT, KIND = 1, "search"
 log = logging.getLogger("vitsearch")
 
 
@@ -141,8 +141,8 @@ class Study:
 
     @classmethod
     def _from_json(cls, folder: Path, data: Any, trials: Sequence[Trial]) -> Study:
-        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("kind") != "search":
-            raise BadStudy(f"{folder / 'study.json'} must have format {FORMAT} and kind 'search'")
+        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("kind") != KIND:
+            raise BadStudy(f"{folder / 'study.json'} must have format {FORMAT} and kind {KIND!r}")
         try:
             plan = Plan.from_json(data)
             chunk, environments, at_once = check_whole("chunk", data["chunk"]), data["environments"], data["at_once"]
@@ -168,7 +168,7 @@ class Study:
     def save(self) -> None:
         data = {
             "format": FORMAT,
-            "kind": "search",
+            "kind": KIND,
             **self.plan.to_json(),
             "chunk": self.chunk,
             "at_once": self.at_once,
@@ -286,14 +286,14 @@ def run_search(
     chunk = evaluator.chunk(first[0]) if first else 1
     environment, path = describe_environment(chosen) | evaluator.digests(), Path(out)
     # the journal's lock comes before anything is read
-    with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
+    with study_folder(path, resume, KIND), Journal(path / "trials.jsonl") as journal:
         study = open_or_create(path, plan, chunk, environment, journal, allow_changed)
         stopped = run(study, domain, journal, evaluator, trials, progress)
         return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)
 
 
-def study_folder(path: Path, resume: bool) -> AbstractContextManager[None]:
-    """The study's folder, new or to be continued."""
+def study_folder(path: Path, resume: bool, kind: str) -> AbstractContextManager[None]:
+    """The study's folder, new or to be continued; one of another kind is refused before anything is written to it."""
     if not os.path.lexists(path):
         return new_folder(path)
     if not resume:
@@ -303,7 +303,16 @@ def study_folder(path: Path, resume: bool) -> AbstractContextManager[None]:
         others = [file.name for file in path.iterdir() if not file.name.startswith(".study.json.") and file != journal]
         if others or (journal.exists() and journal.stat().st_size):
             raise BadStudy(f"{path} is not a study: it has files and no study.json")
+    else:
+        check_kind(path / "study.json", kind)
     return nullcontext()
+
+
+def check_kind(file: Path, kind: str) -> None:
+    data = parse_json(file.read_bytes(), str(file))
+    if not isinstance(data, dict) or data.get("kind") != kind:
+        found = brief(data.get("kind") if isinstance(data, dict) else data)
+        raise BadStudy(f"{file} must have kind {kind!r}, but got {found}")
 
 
 def open_or_create(

@@ -140,7 +140,7 @@ def run_discovery(
     folds = Folds(Evidence(columns, (), plan.weights), plan.folds, plan.seed)
     folds.check()  # what is wrong must leave no folder behind
     open_data(plan.data)
-    with study_folder(path, resume):
+    with study_folder(path, resume, KIND):
         study = _study(path, plan, folds.evidence.digest, environment, allow_changed)
         conditions = Conditions(data=plan.data, batch_size=plan.batch_size, weights=plan.weights_scheme, device=device)
         folder = Path(cache) if cache is not None else path / "statistics"

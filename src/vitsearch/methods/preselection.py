@@ -37,7 +37,7 @@ from vitsearch.spaces import SPACES, Space
 from vitsearch.spaces.halved import HalvedRegion
 from vitsearch.spaces.isotropic import Isotropic
 from vitsearch.spaces.mobile import Mobile
-from vitsearch.study import Plan, Study, check_same, open_or_create, study_folder
+from vitsearch.study import KIND, Plan, Study, check_same, open_or_create, study_folder
 from vitsearch.training.plan import EpochLog
 from vitsearch.training.randomness import borrowed_generators, seed_generators, seed_of
 from vitsearch.training.run import digest_of
@@ -171,7 +171,7 @@ def preselect(
     plan = plan_of(passes, options, limits or Limits(), speed, data)
     environment, path = describe_environment(chosen), Path(out)
     environment |= {} if weights is None else {"supernets": {weights: digest_of(weights)}}
-    with study_folder(path, resume), Journal(path / "trials.jsonl") as journal:
+    with study_folder(path, resume, KIND), Journal(path / "trials.jsonl") as journal:
         study = open_or_create(path, plan, 1, environment, journal, allow_changed)  # picks are written at once
         began = time.perf_counter()
         tables = draw_tables(passes, draws, path, progress)

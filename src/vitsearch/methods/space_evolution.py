@@ -44,6 +44,7 @@ from vitsearch.methods.space_moves import (
 )
 from vitsearch.methods.space_study import (
     ERROR,
+    KIND,
     MOVES,
     TRIALS,
     EvolutionPlan,
@@ -154,7 +155,7 @@ def evolve_space(
     how, path = machine or Machine(), Path(out)
     device = pick_device(how.device)
     environment = describe_environment(device) | check_inputs(plan, found)  # what is wrong leaves no folder behind
-    with study_folder(path, resume), Journal(path / TRIALS) as journal:
+    with study_folder(path, resume, KIND), Journal(path / TRIALS) as journal:
         enter(path, plan, environment, journal, allow_changed)
         if samples < plan.rules.least_samples:
             few = "with %d networks for each choice much of a slope is chance, and no choice has the %d it should have"

@@ -59,8 +59,10 @@ from vitsearch.scoring import Score
 from vitsearch.spaces import SPACES, Space
 from vitsearch.spaces.windowed import DIMENSIONS, Windowed
 from vitsearch.study import parse_objective, study_folder
+from vitsearch.training.optimize import check_optimizer
 from vitsearch.training.plan import RESULT, EpochLog, TrainingPlan
 from vitsearch.training.preferred import scheme_of
+from vitsearch.training.randomness import borrowed_generators
 from vitsearch.training.run import Machine, train_network
 from vitsearch.training.subnets import draw
 
@@ -74,7 +76,7 @@ RANK_TAU = 10.0
 log = logging.getLogger("vitsearch")
 
 
-def check_inputs(plan: EvolutionPlan, space: Windowed) -> dict[str, dict[str, str]]:
+def check_inputs(plan: EvolutionPlan, space: Windowed, device: torch.device) -> dict[str, dict[str, str]]:
     """What is in the files behind the objective. What cannot be measured or trained is refused."""
     for which in (min, max):
         architecture_cost(space.decode(space.end(which)), plan.geometry)
@@ -85,6 +87,8 @@ def check_inputs(plan: EvolutionPlan, space: Windowed) -> dict[str, dict[str, st
         evaluator = Evaluator([plan.objective.name], device=pick_device("cpu"), geometry=plan.geometry, data=plan.data)
         return evaluator.digests()
     scheme_of(plan.training.subnets, space, None)
+    with borrowed_generators(device):
+        check_optimizer(plan.training.recipe, device)
     classes = open_training_data(plan.training.data).classes
     if plan.geometry.classes != classes:
         raise VitsearchError(f"`classes` must be {classes} for {plan.training.data}, but got {plan.geometry.classes}")
@@ -154,7 +158,8 @@ def evolve_space(
         )
     how, path = machine or Machine(), Path(out)
     device = pick_device(how.device)
-    environment = describe_environment(device) | check_inputs(plan, found)  # what is wrong leaves no folder behind
+    checked = check_inputs(plan, found, device)  # what is wrong leaves no folder behind
+    environment = describe_environment(device) | checked
     with study_folder(path, resume, KIND), Journal(path / TRIALS) as journal:
         enter(path, plan, environment, journal, allow_changed)
         if samples < plan.rules.least_samples:

@@ -20,6 +20,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from vitsearch.architecture import check_whole
 from vitsearch.cost import Geometry
 from vitsearch.data import (
     Batch,
@@ -81,6 +82,9 @@ class Machine:
     save_every: int = 500
     evaluate_every: int | None = None
     tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("workers", self.workers, least=0, most=1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

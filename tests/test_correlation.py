@@ -23,6 +23,7 @@ from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy, UnknownName
 from vitsearch.proxies import PROXIES
 from vitsearch.proxies.size import BASELINES
+from vitsearch.ranking import MEASURES
 from vitsearch.scoring import score
 from vitsearch.spaces import cost_of, sample
 
@@ -87,6 +88,7 @@ def test_joint_takes_the_distilled_column_of_two(table: Table) -> None:
     book.fill([network for column in named for network, _ in measured(made, column)], ["params"], [0])
     (joint,) = [row for row in correlate([made], book, ["params"], [0]) if row["dataset"] == "joint"]
     assert joint["columns"] == ["a_kd", "b"]
+    assert all(joint[f"{measure}_{end}"] is None for measure in MEASURES for end in ("low", "high"))
 
 
 def test_te_score_is_the_sum_of_ranks_and_ntk_is_better_when_lower(table: Table) -> None:

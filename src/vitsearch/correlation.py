@@ -281,7 +281,9 @@ def _joint(table: Table, source: str | None, proxy: str, rows: Sequence[Row]) ->
         return []
     row: Row = {"benchmark": table.name, "proxy": proxy, "dataset": "joint", "source": source}
     row |= {"networks": max(one["networks"] for one in chosen), "columns": [one["dataset"] for one in chosen]}
-    row |= {measure: _mean([one[measure] for one in chosen]) for measure in MEASURES if "regret" not in measure}
+    for measure in MEASURES:
+        row[measure] = None if "regret" in measure else _mean([one[measure] for one in chosen])
+        row |= {f"{measure}_low": None, f"{measure}_high": None}  # columns share networks: there is no interval
     return [row | {"direction": chosen[0]["direction"], "seeds": chosen[0]["seeds"]}]
 
 

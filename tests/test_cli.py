@@ -94,6 +94,25 @@ def test_published_networks_outside_their_space_are_taken(cli: Cli, tmp_path: Pa
     assert cli("cost", tmp_path / "outside.json", "--quiet", "--json").err == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("cost ARCH --image-size 3", "`image_size` must be at least the patch size"),
+        ("score ARCH --proxy dsss", "no proxy named 'dsss'"),
+        ("latency ARCH --image-size 3", "`image_size` must be at least the patch size"),
+        ("export ARCH --image-size 3 --out new", "`image_size` must be at least the patch size"),
+        ("supernet eval nowhere ARCH", "nowhere"),
+        ("train ARCH --batch-size 60000 --image-size 32 --device cpu --out new", "`batch_size` must be from 1 to"),
+    ],
+)
+def test_what_is_refused_is_not_noted_to_lie_outside(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "outside.json").write_text(json.dumps(MICRO | {"mlp_ratio": [3.0, 1.0]}))
+    assert message in cli(*command.replace("ARCH", "outside.json").split()).error()
+
+
 def test_score(cli: Cli, arch: Path) -> None:
     (row,) = cli("score", arch, "--proxy", "dss,params,snip:params=linear", "--seed", 3, *SMALL, "--json").json()
     assert row["arch"] == MICRO and row["errors"] == {} and row["seed"] == 3 and row["weights"] == "fresh"

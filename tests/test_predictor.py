@@ -210,6 +210,14 @@ def test_tables_of_several_files(tmp_path: Path, table_file: Path) -> None:
         read_measured([table_file, tmp_path / "large.json"], "made")
 
 
+def test_the_first_column_is_noted_only_where_it_is_fitted(tmp_path: Path, cli: Cli) -> None:
+    entries = tuple(Entry(one, None, {"equal": 50.0}) for one in networks_of("pit", 30))
+    table = Table("made", "pit", GEOMETRY, {"equal": Column("equal", None, GEOMETRY)}, entries)
+    write_table(table, tmp_path / "equal.json")
+    said = cli("bench", "fit", "--bench", tmp_path / "equal.json", "--out", tmp_path / "new").error()
+    assert "all are equal" in said
+
+
 def test_from_a_table_to_a_search(tmp_path: Path, table_file: Path, cli: Cli) -> None:
     file = tmp_path / "predictor.json"
     fitted = cli("bench", "fit", "--bench", table_file, "--dataset", "made", "--out", file, "--json").json()

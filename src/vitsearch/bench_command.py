@@ -124,13 +124,13 @@ def bench_fit(
     if os.path.lexists(out) or not out.parent.is_dir():
         raise VitsearchError(f"`--out` must be a new file in a folder that exists, but got {str(out)!r}")
     measured = read_measured(bench, dataset)
-    if dataset is None:
-        log.info("--dataset is not given: %s, the first column", measured.dataset)
     with progress_bar("fitting", FOLDS + 1) as tick:
         rows = compare(measured, held_out(measured, seed=seed, progress=tick))
         tick(FOLDS)
         predictor = fit_measured(measured)
     predictor.save(out)
+    if dataset is None:
+        log.info("--dataset is not given: %s, the first column", measured.dataset)
     shown = {"out": str(out), "dataset": measured.dataset, "space": predictor.space.name, "folds": FOLDS, "seed": seed}
     if as_json:
         return emit(shown | {"networks": len(measured.networks), "benchmarks": measured.benchmarks, "rows": rows})

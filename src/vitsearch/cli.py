@@ -190,7 +190,6 @@ def cost(
 ) -> None:
     """Exact parameters and MACs."""
     given, single = read_architectures(arch or ["-"])
-    note_outside(given)
     rows = []
     for item in given:
         geometry = choose_geometry(item.geometry, image_size, classes)
@@ -198,6 +197,7 @@ def cost(
         row = {"params": params, "macs": macs, "image_size": geometry.image_size, "classes": geometry.classes}
         published = space_of(item.settings).published_macs(item.understood.architecture, geometry)
         rows.append(row if published is None else row | {"macs_published_counter": published})
+    note_outside(given)  # here and elsewhere after all that may be refused: bad input is one line
     if as_json:
         return emit(rows[0] if single else rows)
     table = Table("architecture", "parameters", "MACs")
@@ -230,7 +230,6 @@ def score(
     if not arch and not timm:
         raise VitsearchError("`score` needs an ARCH or --timm MODEL, but got neither")
     given, _ = read_architectures(arch or [])
-    note_outside(given)
     classes = classes if classes is not None else open_data(data).classes
     names, room = proxy.split(","), read_quantity("--memory", memory)
     options: dict[str, Any] = {"device": device, "data": data, "batch_size": batch_size, "memory": room}
@@ -254,6 +253,7 @@ def score(
             evaluator = ProxyEvaluator(names, geometry=geometry, seed=seed or 0, **options)
             rows[len(rows)] = score_json(evaluator.timm(model, image_size), seed or 0, "fresh")
             tick(len(rows))
+    note_outside(given)
     show_scores([rows[number] for number in sorted(rows)], names, as_json)
 
 

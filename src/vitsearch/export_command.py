@@ -54,14 +54,14 @@ def export(
 
         return report(export_trained(arch, out, format, command), as_json, None)
     given = read_architecture(arch)
-    note_outside([given])
-    if given.weights != "fresh":
-        log.warning("note: the study scored slices of a supernet; what is written has fresh initial weights")
     from vitsearch import export as exports
 
     used = given.seed if seed is None else seed
     geometry = choose_geometry(given.geometry, image_size, classes)
     done = exports.export(lambda: exports.untrained(given.settings, geometry, used), out, format, command)
+    note_outside([given])
+    if given.weights != "fresh":
+        log.warning("note: the study scored slices of a supernet; what is written has fresh initial weights")
     report(done, as_json, used)
 
 

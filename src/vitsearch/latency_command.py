@@ -61,7 +61,6 @@ def latency(
     if not arch and not timm:
         raise VitsearchError("`latency` needs an ARCH or --timm MODEL, but got neither")
     given, _ = read_architectures(arch or [])
-    note_outside(given)
     from vitsearch.environment import pick_device
     from vitsearch.latency import check_engine, measure
 
@@ -78,6 +77,7 @@ def latency(
             repeats=repeats,
             progress=lambda done, total: tick(done, total),
         )
+    note_outside(given)
     show_timings([timing_json(names[timing.candidate], timing) for timing in timings], as_json)
 
 

@@ -160,7 +160,6 @@ def supernet_eval(
 ) -> None:
     """Accuracy of networks on the validation part, with the weights they inherit."""
     given, _ = read_architectures(arch or ["-"])
-    note_outside(given)
     from vitsearch.evaluate import SupernetEvaluator
 
     evaluator = SupernetEvaluator(run, device=device)
@@ -173,6 +172,7 @@ def supernet_eval(
             shown = {"arch": item.settings, "top1": score.scores.get(evaluator.name), "params": params, "macs": macs}
             rows.append(shown | {"error": score.errors.get(evaluator.name)})
             tick(len(rows))
+    note_outside(given)
     if as_json:
         return emit(rows)
     table = Table("architecture", "validation top-1", "parameters", "MACs")

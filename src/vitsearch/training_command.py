@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from vitsearch.architecture import Settings
-from vitsearch.arguments import note_outside, read_architecture
+from vitsearch.arguments import Given, note_outside, read_architecture
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.options import (
@@ -26,6 +26,7 @@ from vitsearch.options import (
     SeedOption,
     whole,
 )
+from vitsearch.spaces.base import understand
 from vitsearch.terminal import emit, progress_bar, show
 
 
@@ -166,6 +167,8 @@ def train(
     machine = read_machine(device, compiled, resident, workers, save_every, evaluate_every, tensorboard)
     with progress_bar("training", 1) as tick:
         done = train_network(plan, out, machine=machine, resume=resume, allow_changed=allow_changed, progress=tick)
+    if arch is not None and settings is not None and done.writes:
+        note_outside([Given(understood=understand(settings))])
     if push_dir is not None and done.writes:
         export_trained(done.out, push_dir)
     report(done, plan, push_dir, as_json)
@@ -222,7 +225,6 @@ def choose_network(
         raise VitsearchError("`train` takes an ARCH or --timm MODEL, but got both")
     if arch is not None:
         given = read_architecture(arch)
-        note_outside([given])
         return given.settings, None, given.geometry if given.geometry != IMAGENET else None
     if timm is not None:
         return None, timm, None

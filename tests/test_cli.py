@@ -233,7 +233,11 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
     "missing argument": (("sample",), "SPACE"),
     "missing out": (("search", "pit"), "--out"),
     "bad number": (("sample", "pit", "-n", "many"), "many"),
-    "negative count": (("sample", "pit", "-n", "-3"), "`count` must be at least 0, but got -3"),
+    "negative count": (("sample", "pit", "-n", "-3"), "`count` must be a whole number from 0 to 16777216, but got -3"),
+    "huge count": (
+        ("sample", "pit", "-n", "9" * 20),
+        "`count` must be a whole number from 0 to 16777216, but got 9999",
+    ),
     "bad quantity": (("sample", "pit", "--max-params", "6X"), "`--max-params` must be a positive whole number such as"),
     "fraction of a parameter": (("sample", "pit", "--max-params", "0.5"), "but got '0.5'"),
     "not a number": (("sample", "pit", "--max-macs", "nan"), "`--max-macs` must be"),

@@ -341,8 +341,7 @@ def sample(
     geometry: Geometry = IMAGENET,
 ) -> list[Settings]:
     """Independent uniform draws from the members that satisfy the limits."""
-    if count < 0:
-        raise VitsearchError(f"`count` must be at least 0, but got {count}")
+    check_whole("count", count, least=0, most=1 << 24)  # all of them are held in memory
     region = (SPACES[space] if isinstance(space, str) else space).region(limits, geometry)
     random = Random(f"{check_seed(seed)}/sample")
     return [region.sample(random) for _ in range(count)]

@@ -228,6 +228,12 @@ def test_a_push_into_what_is_there_is_refused_before_training(pushed: Path, tmp_
     assert "`out` must not exist yet" in ran.error() and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("out", ["new", "other/../new", "new/run"])
+def test_a_push_into_the_folder_of_the_training_is_refused_before_it(tmp_path: Path, cli: Cli, out: str) -> None:
+    ran = cli("train", "--timm", "test_vit", "--epochs", 1, "--out", tmp_path / out, "--push-dir", tmp_path / "new")
+    assert "`--push-dir` must neither be nor hold --out" in ran.error() and not (tmp_path / "new").exists()
+
+
 def test_a_training_as_a_single_file(pushed: Path, tmp_path: Path, cli: Cli) -> None:
     done = cli("export", pushed / "run", "--format", "torch", "--out", tmp_path / "single", "--json").json()
     assert done["weights"] == "trained" and done["seed"] is None and done["max_difference"] < 1e-4

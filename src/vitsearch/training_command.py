@@ -146,8 +146,12 @@ def train(
     from vitsearch.training.plan import TrainingPlan
     from vitsearch.training.run import digest_of, train_network
 
-    if push_dir is not None:
-        check_out(push_dir)  # not after hours
+    if push_dir is not None:  # not after hours
+        check_out(push_dir)
+        if Path(out).resolve().is_relative_to(push_dir.resolve()):
+            raise VitsearchError(
+                f"`--push-dir` must neither be nor hold --out, {str(out)!r}, but got {str(push_dir)!r}"
+            )
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     settings, model, known = choose_network(arch, timm, start)
     size = image_size or (known.image_size if known is not None else chosen.image_size)

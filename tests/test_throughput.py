@@ -61,6 +61,15 @@ def test_what_cannot_be_reached_is_named() -> None:
         identity_for_throughput(SPACES["vitas-block"], 100.0, imagined)
 
 
+@pytest.mark.parametrize("target", [0, -1])
+def test_no_throughput_at_all_is_refused_before_measuring(
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, target: int
+) -> None:
+    monkeypatch.setattr(Stopwatch, "__call__", lambda *_: pytest.fail("measured"))
+    said = cli("identity", "vitas-micro", "--min-throughput", target, "--samples", 2, "--device", "cpu").error()
+    assert f"`min_throughput` must be at least 1 image/s, but got {target}" in said
+
+
 def test_real_networks_are_measured(cli: Callable[..., Any]) -> None:
     watch = Stopwatch(geometry=SMALL, batch_size=4, device=torch.device("cpu"), repeats=3)
     one = MICRO.settings(

@@ -112,6 +112,8 @@ def identity_for_throughput(
 
     `progress` counts networks, of which most are measured in the first means.
     """
+    if not target >= 1:  # before anything is measured
+        raise VitsearchError(f"`min_throughput` must be at least 1 image/s, but got {target}")
     steps = max(1, math.ceil(math.log2(1 / tolerance)))
     count = itertools.count(1)
 

@@ -269,6 +269,10 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
         "option `identity` of strategy 'nsga2' must be of a space whose slots may be empty",
     ),
     "unknown objective": (("search", "pit", "--objective", "min:dsss", "--out", "x"), "no proxy named 'dsss'"),
+    "the same objective twice": (
+        ("search", "pit", "--objective", "dss,min:dss", "--out", "x"),
+        "`objectives` must be different, but got 'dss,dss'",
+    ),
     "no trials": (
         ("search", "pit", "--trials", "0", "--out", "x"),
         "`trials` must be a whole number from 1 to 1099511627776, but got 0",

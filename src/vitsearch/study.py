@@ -68,6 +68,9 @@ class Plan:
         for name, kind in (("space", str), ("strategy", str), ("data", str), ("weights", str), ("objectives", tuple)):
             if not isinstance(getattr(self, name), kind) or not getattr(self, name):
                 raise VitsearchError(f"`{name}` must be given, but got {brief(getattr(self, name))}")
+        names = [objective.name for objective in self.objectives]
+        if len(set(names)) < len(names):
+            raise VitsearchError(f"`objectives` must be different, but got {brief(','.join(names))}")
         if not isinstance(self.fixed, dict):
             raise VitsearchError(f"`fixed` must be an object, but got {brief(self.fixed)}")
         for name, value in self.fixed.items():

@@ -230,8 +230,11 @@ def test_the_same_network_gives_the_same_outputs() -> None:
     assert set(report.copied) == set(source.state_dict()) and not report.resized + report.fresh + report.dropped
     with torch.no_grad():
         assert torch.equal(source(drawn(2, 3, 32, 32)), target(drawn(2, 3, 32, 32)))
+    assert str(report) == f"{len(source.state_dict())} copied"
     target.reset_classifier(0)
-    assert fit_weights(source.state_dict(), target).dropped == ("head.bias", "head.weight")
+    headless = fit_weights(source.state_dict(), target)
+    assert headless.dropped == ("head.bias", "head.weight")
+    assert str(headless) == f"{len(target.state_dict())} copied, 2 dropped"
 
 
 def test_what_does_not_fit_is_listed_and_changes_nothing() -> None:

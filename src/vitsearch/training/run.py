@@ -210,7 +210,7 @@ def make_network(plan: TrainingPlan) -> nn.Module:
         network = timm_network(cast(str, plan.timm), geometry, rate)
     if plan.start is not None:
         report = fit_weights(start_weights(plan), network)
-        log.info("starting from %s: %s", plan.start, report)
+        log.info("starting from %s; of tensors: %s", plan.start, report)
     return network
 
 

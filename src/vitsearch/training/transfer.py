@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ class Report:
     fresh: tuple[str, ...]
     """The classifier, where the class count differs: as the network had it."""
     dropped: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """How many tensors there are of each, but for those of which there are none."""
+        counts = {field.name: len(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
 def load_weights(path: str | Path) -> Weights:

@@ -441,6 +441,13 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
     assert not other.exists()
 
 
+def test_weights_that_leave_no_column_are_refused(table: Table, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    write_table(table, tmp_path / "small.json")
+    zeros = [word for column in columns_of([table], ()) for word in ("--alpha", f"{column.name}=0")]
+    said = cli("discover", "--bench", tmp_path / "small.json", *zeros, "--out", tmp_path / "new").error()
+    assert "`alpha` must be above 0 for a column that judges, but got {" in said and not (tmp_path / "new").exists()
+
+
 def test_supervision_sees_its_part_alone() -> None:
     space, geometry = SPACES["autoformer-micro"], Geometry(image_size=32, classes=10)
     networks = [Network.of(settings, geometry) for settings in sample(space, 40, seed=0)]

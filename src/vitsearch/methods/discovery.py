@@ -136,6 +136,8 @@ def run_discovery(
     themselves, for the table. `rivals` learn from the same networks and stand last; unless given, `supervised` does.
     """
     columns = columns_of(tables, plan.columns)
+    if not any(plan.weights.get(column.name, 1.0) for column in columns):
+        raise VitsearchError(f"`alpha` must be above 0 for a column that judges, but got {brief(plan.weights)}")
     path, environment = Path(out), describe_environment(pick_device(device))
     folds = Folds(Evidence(columns, (), plan.weights), plan.folds, plan.seed)
     folds.check()  # what is wrong must leave no folder behind

@@ -422,6 +422,7 @@ def test_the_next_line_searches_with_the_same_images(tmp_path: Path, cli: Callab
         (["autoformer-tiny", "--objective", "params"], "`space` must have stages of window attention"),
         (["s3-initial", "--subnets", "chosen"], "`candidates` must be given for subnets chosen"),
         (["s3-initial", "--set", "optimizer=nope"], "`optimizer` must be one of timm's, but got 'nope'"),
+        (["s3-initial", "--batch-size", "60000"], "`batch_size` must be a whole number from 1 to 1257, but got 60000"),
         (["s3-initial", "--workers", "-1"], "`workers` must be a whole number from 0 to 1024, but got -1$"),
         (["s3-initial", "--images", "100000"], "`images` must be a whole number from 1 to"),
         (["s3-initial", "--image-size", "2"], "`image_size` must be at least the patch size 4, but got 2"),

@@ -89,13 +89,16 @@ def check_inputs(plan: EvolutionPlan, space: Windowed, device: torch.device) -> 
     scheme_of(plan.training.subnets, space, None)
     with borrowed_generators(device):
         check_optimizer(plan.training.recipe, device)
-    classes = open_training_data(plan.training.data).classes
-    if plan.geometry.classes != classes:
-        raise VitsearchError(f"`classes` must be {classes} for {plan.training.data}, but got {plan.geometry.classes}")
+    dataset = open_training_data(plan.training.data)
+    check_whole("batch_size", plan.training.recipe.batch_size, most=len(dataset.part("train")))
+    if plan.geometry.classes != dataset.classes:
+        raise VitsearchError(
+            f"`classes` must be {dataset.classes} for {plan.training.data}, but got {plan.geometry.classes}"
+        )
     if plan.training.distillation is not None:
         plan.training.distillation.open(plan.geometry, pick_device("cpu"))
     if plan.training.images is not None:
-        check_whole("images", plan.training.images, most=len(open_training_data(plan.training.data).part("validation")))
+        check_whole("images", plan.training.images, most=len(dataset.part("validation")))
     return {}
 
 

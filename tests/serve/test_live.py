@@ -130,7 +130,7 @@ def test_a_trained_network_comes_with_its_weights(tmp_path: Path) -> None:
     export(lambda: untrained(settings, geometry, seed=9), folder, "timm")
     plan = TrainingPlan(settings=settings, geometry=geometry, data="digits", recipe=RECIPES["quick"], seed=0)
     write_plan(folder, plan, [{"device": "cpu"}])
-    (folder / "result.json").write_text('{"test_top1": 50.0}')
+    (folder / "result.json").write_text('{"test_top1": 50.0, "seconds": 1.0}')
     (folder.parent / "study.json").write_text('{"kind": "evolve-space"}')
     reader = TestClient(make_app(tmp_path / "studies"), base_url="http://localhost")
     names = [one["name"] for one in reader.get("/api/studies").json()["studies"]]

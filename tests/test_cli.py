@@ -425,3 +425,6 @@ def test_a_full_disk_and_closed_streams_are_one_line(arch: Path, tmp_path: Path)
         assert ran.stderr.startswith("vitsearch: error: ")
         assert [path.name for path in tmp_path.iterdir()] == ["arch.json"]
     assert subprocess.run(f"{ours} spaces --json >&-", shell=True).returncode == 0
+    read = f"{ours} sample autoformer-tiny -n 2000 --json | head -c 1; exit ${{PIPESTATUS[0]}}"  # who reads has left
+    ran = subprocess.run(["bash", "-c", read], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[", "")

@@ -310,9 +310,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail("interrupted; whatever was written is safe, and --resume goes on from it", INTERRUPTED)
     except typer.Exit as done:
         return done.exit_code
-    except BrokenPipeError:  # the reader of our output has left; there is nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        return nobody_reads()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer ends with 1 there
+            return nobody_reads()
+        raise
     except VitsearchError as error:
         return fail(f"error: {error}", 2)
     except OSError as error:
@@ -328,6 +331,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, RuntimeError) and "allocate memory" in str(error):  # how torch says it on the CPU
             return fail("error: out of memory", 2)
         return fail(f"internal error (please report it; -v shows more): {type(error).__name__}: {error}", 1)
+
+
+def nobody_reads() -> int:
+    """The reader of our output has left, as `head` does: there is nobody to tell."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def usage_error(error: Any) -> str:

@@ -598,3 +598,12 @@ def test_tables_that_are_no_objective(tmp_path: Path, cli: Callable[..., Any]) -
         assert not (tmp_path / "out").exists()
     command = ["search", "pit", "--objective", f"bench:{file},params", "--data", "digits", "--out", tmp_path / "out"]
     assert "`--data` must not be given with objective bench:" in cli(*command).error()
+
+
+def test_several_tables_behind_one_option(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    """As the contract writes it, `--bench FILE...`; other options may follow."""
+    files = [measured_pit(tmp_path).rename(tmp_path / f"{name}.json") for name in "ab"]
+    repeated = cli("bench", "show", "--bench", files[0], "--bench", files[1], "--json").json()
+    assert cli("bench", "show", "--bench", *files, "--json").json() == repeated and len(repeated) == 2
+    assert cli("bench", "show", "--json", "--bench", *files).json() == repeated
+    assert cli("bench", "show", "--bench").code == 2

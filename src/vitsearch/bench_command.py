@@ -34,7 +34,8 @@ from vitsearch.terminal import emit, progress_bar, show, show_correlations, show
 log = logging.getLogger("vitsearch")
 bench = typer.Typer(no_args_is_help=True, help="Benchmark tables: what is in them, and which proxy agrees with them.")
 BenchOption = Annotated[
-    list[Path], typer.Option("--bench", help="Benchmark table: JSON, CSV, Parquet, or a published .pth list.")
+    list[Path],
+    typer.Option("--bench", help="Benchmark tables, one or more: JSON, CSV, Parquet, or published .pth lists."),
 ]
 
 

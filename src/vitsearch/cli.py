@@ -296,9 +296,24 @@ def hoist(arguments: Sequence[str]) -> list[str]:
     return front + rest
 
 
+def one_by_one(arguments: Sequence[str]) -> list[str]:
+    """`--bench a.json b.json` as `--bench a.json --bench b.json`: options of click take one value each."""
+    found: list[str] = []
+    values: int | None = None  # of --bench so far; None elsewhere
+    for argument in arguments:
+        if argument == "--bench":
+            values = 0
+        elif values is not None and values > 0 and not argument.startswith("-"):
+            found.append("--bench")
+        elif values is not None:
+            values = 1 if values == 0 else None
+        found.append(argument)
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; every failure is one line on stderr."""
-    typed = hoist(sys.argv[1:] if arguments is None else arguments)
+    typed = hoist(one_by_one(sys.argv[1:] if arguments is None else arguments))
     try:
         code = app(args=typed, prog_name="vitsearch", standalone_mode=False)
         if sys.stdout is not None:  # None where it was closed before we came

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from pages import RESULTS, put
-from result_tables import apart, two_digits
+from result_tables import apart, inherited_tau, two_digits
 
 Row = dict[str, Any]
 SPACES = {"autoformer": "AutoFormer-like", "pit": "PiT-like"}
@@ -111,7 +111,8 @@ def spaces() -> list[list[str]]:
 def windows() -> list[list[str]]:
     """Of S3's supernets on a processor: smaller networks and images than the spaces above had."""
     tables = result("s3_bias_tables")["summary"][0]["interpolated_minus_separate"]
-    taus = {name: f"{tau:.2f}" for name, tau in result("s3_inherited")["kendall"].items()}
+    found = result("s3_inherited")
+    taus = {name: inherited_tau(found, name) for name in ("tuned", "scratch")}
     return [
         ["Does one bias table for all windows cost accuracy, against one for each?", apart(tables), "s3.md"],
         [

@@ -253,10 +253,15 @@ def s3_inherited(found: Row) -> list[str]:
         for row in order
     ]
     names = ["parameters", "inherited", "after fine-tuning", "from scratch"]
-    taus = ", ".join(f"{two_digits(tau)} with {WEIGHTS[name]}" for name, tau in found["kendall"].items())
+    taus = ", ".join(f"{inherited_tau(found, name)} with {words}" for name, words in WEIGHTS.items())
     shown = [*table(names, rows), "", f"Kendall's tau of inherited accuracy: {taus}. {beside_inherited(order)}"]
     looks = found.get("attention", [])
     return [*shown, "", *where_blocks_look(looks)] if looks else shown
+
+
+def inherited_tau(found: Row, name: str) -> str:
+    tau, interval = two_digits(found["kendall"].get(name)), found["kendall_interval"].get(name)
+    return tau if interval is None else "{} ({:.2f} to {:.2f})".format(tau, *interval)
 
 
 def beside_inherited(rows: list[Row]) -> str:

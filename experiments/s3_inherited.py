@@ -27,7 +27,7 @@ from vitsearch.environment import pick_device
 from vitsearch.export import export_subnet
 from vitsearch.methods.attention_maps import attention_facts
 from vitsearch.models import build
-from vitsearch.ranking import kendall
+from vitsearch.ranking import bootstrap_agreement, kendall
 from vitsearch.spaces import cost_of, sample
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan
@@ -65,10 +65,20 @@ def main() -> None:
         for name in ("tuned", "scratch")
         if len(rows) > 1
     }
-    summary = {"complete": complete, "kendall": ranked, "rows": rows}
+    summary = {"complete": complete, "kendall": ranked, "kendall_interval": intervals(rows), "rows": rows}
     looks = {"attention": attention(options, trained, sittings)} if options.attention else {}
     sittings.write(summary | looks)
     print(ranked)
+
+
+def intervals(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """95 % of the taus that resampled networks give: ten networks say little."""
+    inherited, sizes = ([row[key] for row in rows] for key in ("inherited", "params"))
+    return {
+        name: bootstrap_agreement(inherited, [row[name]["mean"] for row in rows], sizes)["kendall"]
+        for name in ("tuned", "scratch")
+        if len(rows) > 1
+    }
 
 
 def one_network(options: argparse.Namespace, cell: tuple[int, Settings, int]) -> dict[str, Any]:

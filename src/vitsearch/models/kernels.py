@@ -45,7 +45,7 @@ def multiplies_half() -> bool:
 def is_faster_in_steps(q: Tensor, tokens: int) -> bool:
     """Whether two products and a softmax are faster than torch's fused attention: in bfloat16 on a processor.
 
-    There the way back through the fused one takes up to ten times as long: see benchmarks/attention.py.
+    There the way back through the fused one is slow: see benchmarks/attention.py.
     """
     return q.is_cpu and q.dtype == torch.bfloat16 and tokens <= FEW_TOKENS and multiplies_half()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from threading import RLock
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,9 @@ from vitsearch.models.vit import build
 
 WEIGHTS = ("fresh", "shared")
 Key = tuple[str, tuple[int, ...], int]
+Form: TypeAlias = Literal["plain", "inputs", "outputs", "apart"]
+"""A weight [outputs, inputs] as it is; less its mean over inputs, or over outputs; `apart` has that last mean below it,
+as one more output. A bias [outputs] goes with the outputs."""
 
 
 def check_weights(weights: str) -> str:
@@ -51,7 +55,7 @@ class WeightBank:
         self._lock = RLock()  # several threads may ask at once
         self.seed = draw_seed(torch.Generator().manual_seed(seed))
         self._nuclear_norms, self._most_bytes, self._bytes = nuclear_norms, most_bytes, 0
-        self._tensors: dict[tuple[Key, bool, torch.dtype], Tensor] = {}
+        self._tensors: dict[tuple[Key, bool, torch.dtype, Form], Tensor] = {}
         self._numbers: dict[tuple[str, Key, bool], float] = {}
         self.noted: dict[Hashable, float] = {}
         """Numbers of several weights together, which whoever finds them notes."""
@@ -62,13 +66,22 @@ class WeightBank:
                 supernet = build(envelope, geometry or Geometry())
             self._shapes = {name: parameter.shape for name, parameter in supernet.named_parameters()}
 
-    def get(self, name: str, shape: tuple[int, ...], inputs: int, *, absolute: bool, dtype: torch.dtype) -> Tensor:
+    def get(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        inputs: int,
+        *,
+        absolute: bool,
+        dtype: torch.dtype,
+        form: Form = "plain",
+    ) -> Tensor:
         """The tensor, or its absolute values. `inputs` is the fan-in of its layer."""
-        key = ((name, shape, inputs), absolute, dtype)
+        key = ((name, shape, inputs), absolute, dtype, form)
         with self._lock:
             if key not in self._tensors:
                 values = self._values(name, shape, inputs)
-                values = (values.abs() if absolute else values).to(self.device, dtype)
+                values = formed(values.abs() if absolute else values, form).to(self.device, dtype)
                 self._bytes += values.nbytes
                 if self._bytes > self._most_bytes:  # all are made again when they are asked for
                     self._tensors.clear()
@@ -105,3 +118,12 @@ class WeightBank:
             whole = self._shapes[name]
             self._whole[name] = initial_values(name, whole, fan_in(name, self._shapes), self.scheme, self.seed)
         return cut(name, self._whole[name], shape).contiguous()
+
+
+def formed(values: Tensor, form: Form) -> Tensor:
+    """In float64, but for what stays as it is."""
+    if form == "plain" or (form == "inputs" and values.dim() == 1):
+        return values
+    wide = values.double()
+    mean = wide.mean(1 if form == "inputs" else 0, keepdim=True)
+    return torch.cat([wide - mean, mean]) if form == "apart" else wide - mean

@@ -32,7 +32,6 @@ from vitsearch.proxies import takers
 from vitsearch.proxies.autoprox import log_softmax, sigmoid_norm
 from vitsearch.proxies.base import parse_proxy
 from vitsearch.proxies.centred import pays
-from vitsearch.proxies.diversity import precision
 from vitsearch.proxies.group_pass import GroupPass
 from vitsearch.proxies.layers import FormulaTaker, score_weights
 from vitsearch.proxies.takers import Taker
@@ -44,21 +43,16 @@ Named: TypeAlias = tuple[str, tuple[int, ...]]  # a weight's name and shape
 class Recipe:
     """Who takes a proxy's number, from which pass: that on the data, or that of the absolute network on ones.
 
-    `exact` is for sums of both signs that nearly cancel: in float64.
+    `exact` is for sums of some layers of both signs, which nearly cancel, and for elements: in float64.
     """
 
     maker: Callable[..., Taker]
     absolute: bool = False
     exact: bool = False
 
-    def dtype(self, plan: Architecture) -> torch.dtype:
-        if self.exact:
-            return torch.float64
-        return precision(plan) if self.absolute else torch.float32
-
-
-def synflow(count: int, bank: WeightBank, sign: str = "signed") -> Taker:
-    return takers.Snip(count, bank) if sign == "absolute" else takers.Plain(count, bank)
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float64 if self.exact else torch.float32
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -68,7 +62,8 @@ RECIPES: Mapping[str, Recipe] = {
     "dss-saliency": Recipe(partial(takers.Saliency, roles=("mlp",)), absolute=True, exact=True),
     "saliency-msa": Recipe(partial(takers.Saliency, roles=("attention",)), absolute=True, exact=True),
     "saliency-all": Recipe(partial(takers.Saliency, roles=("attention", "mlp")), absolute=True, exact=True),
-    "synflow": Recipe(synflow, absolute=True, exact=True),
+    "synflow": Recipe(takers.SynapticFlow, absolute=True),
+    "synflow:sign=absolute": Recipe(takers.Snip, absolute=True, exact=True),
     "log-synflow": Recipe(takers.LogSynflow, absolute=True, exact=True),
     "snip": Recipe(takers.Snip),
     "plain": Recipe(takers.Plain),
@@ -82,7 +77,7 @@ RECIPES: Mapping[str, Recipe] = {
     "grasp": Recipe(takers.Grasp),
     "ntk": Recipe(takers.TangentKernel),
 }
-BATCHED = (*RECIPES, "autoproxp")
+BATCHED = (*(name for name in RECIPES if ":" not in name), "autoproxp")
 ROUGH, ROUGH_ON = {"snip", "grad_norm"}, ("cuda",)
 """Proxies that a rough pass serves, and where it pays."""
 
@@ -97,6 +92,15 @@ def goes_batched(text: str, batch_size: int) -> bool:
     if proxy.formula is not None:
         return True
     return proxy.name in BATCHED and (parts == 1 or (batch_size % parts == 0 and batch_size >= 2 * parts))
+
+
+def recipe_of(text: str) -> tuple[Recipe | None, dict[str, str]]:
+    """Of a proxy with its options, and the options that its taker has."""
+    proxy, options = parse_proxy(text)
+    if proxy.name == "synflow":  # another taker for each sign
+        absolute = options.get("sign") == "absolute"
+        return RECIPES["synflow:sign=absolute" if absolute else "synflow"], {}
+    return RECIPES.get(proxy.name), options
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +120,14 @@ def routes(proxies: Sequence[str], plan: Architecture, device: torch.device) -> 
     chosen = {text: parse_proxy(text)[0] for text in proxies}
     names = {text: proxy.name for text, proxy in chosen.items()}
     along = "grasp" in names.values()
-    for text, name in names.items():
+    for text in names:
         if chosen[text].formula is not None and chosen[text].needs_data:
             found.setdefault(Route(False, torch.float32, along), []).append(text)
-        elif name in RECIPES:
-            recipe = RECIPES[name]
-            route = Route(recipe.absolute, recipe.dtype(plan), along and not recipe.absolute)
+        elif (recipe := recipe_of(text)[0]) is not None:
+            route = Route(recipe.absolute, recipe.dtype, along and not recipe.absolute)
             found.setdefault(route, []).append(text)
     rough = plan.readout == "mean" and device.type in ROUGH_ON
-    halved = plan.readout == "mean" and pays(device)
+    halved = plan.readout == "mean" and len(plan.stages) == 1 and pays(device)
     return {
         replace(
             route,
@@ -173,10 +176,12 @@ def score_group(
 
 
 def _taker(text: str, plans: Sequence[Architecture], bank: WeightBank) -> Taker:
-    proxy, options = parse_proxy(text)
+    proxy, _ = parse_proxy(text)
     if proxy.formula is not None:
         return FormulaTaker(len(plans), bank, proxy.formula, plans)
-    return RECIPES[proxy.name].maker(len(plans), bank, **options)
+    recipe, options = recipe_of(text)
+    assert recipe is not None
+    return recipe.maker(len(plans), bank, **options)
 
 
 def autoproxp(plan: Architecture, bank: WeightBank, softmax: str = "mean") -> float:

@@ -21,7 +21,7 @@ from vitsearch.architecture import Architecture, Attention, Patch
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.models.layers import relative_maps
-from vitsearch.models.weights import WeightBank
+from vitsearch.models.weights import Form, WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
 from vitsearch.proxies.centred import HALF, AttentionHalf, Layer, MlpHalf, Relative, relative
 from vitsearch.proxies.diversity import Around
@@ -34,6 +34,8 @@ WHOLE = 8
 """Numbers that a GPU loads at once in half precision."""
 FAR = -3e4
 """A logit that leaves nothing, which float16 still has."""
+BEHIND_NORM, BEFORE_NORM = ("attn.qkv", "mlp.fc1", "head"), ("attn.proj", "mlp.fc2")
+"""Layers that read what a norm gave, and those whose outputs nothing but norms and poolings read."""
 
 
 @dataclass
@@ -45,6 +47,15 @@ class GroupPass:
     it, in half the memory. Every element of a gradient has its own rounding error of about 3e-4, and in a sum of
     thousands these vanish. The residual stream stays float32; so do the classifier and the last blocks, whose
     gradients are nearly the same for all tokens, so that their errors would not vanish.
+
+    In an absolute network weights are positive, so that all channels of a token have nearly the same value, which the
+    next norm takes away, and the products of a layer with what a norm gave, whose channels sum up to zero, nearly
+    cancel: float32 has three digits left in the end. So no layer gets to see that value. With y of sum zero, and
+    gradients of sum zero from every norm, these are the same numbers but for rounding:
+
+        w . y = (w - mean over inputs) . y,        norm(x) = norm(x - mean over channels)
+
+    and float32 has six digits. Only PiT's poolings read the mean over channels: before them it is one more channel.
     """
 
     plans: Sequence[Architecture]
@@ -66,36 +77,68 @@ class GroupPass:
         self.small: list[tuple[str, Tensor]] = []
         self.images = 0
         self.last_blocks = self.in_block = False
+        self.settled = self.absolute and not any(taker.sees_elements for taker in self.takers)
+        """Whether weights are without their means, and what is not in a block in float64: it is little work."""
+        self.apart = False
+        """Whether the last channel of tokens is the mean of the others, which are without it."""
         self.all_networks = torch.arange(self.count, device=self.bank.device)
 
     # --- parameters
 
-    def weight(self, name: str, shape: tuple[int, ...], inputs: int = 1, dtype: torch.dtype | None = None) -> Tensor:
-        return self.bank.get(name, shape, inputs, absolute=self.absolute, dtype=dtype or self.dtype)
+    def weight(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        inputs: int = 1,
+        dtype: torch.dtype | None = None,
+        form: Form = "plain",
+    ) -> Tensor:
+        return self.bank.get(name, shape, inputs, absolute=self.absolute, dtype=dtype or self.dtype, form=form)
+
+    def form(self, layer: str) -> Form:
+        """Of the weight of a linear layer of this name."""
+        if not self.settled or not layer.endswith(BEHIND_NORM + BEFORE_NORM):
+            return "plain"
+        return "inputs" if layer.endswith(BEHIND_NORM) else "apart" if self.apart else "outputs"
+
+    @property
+    def outside(self) -> torch.dtype:
+        """What is not in a block has."""
+        return torch.float64 if self.settled else self.dtype
+
+    def settle(self, x: Tensor) -> Tensor:
+        """Tokens as blocks see them."""
+        if not self.settled:
+            return x
+        mean = x.mean(-1, keepdim=True)
+        x = x - mean
+        return (torch.cat([x, mean], -1) if self.apart else x).to(self.dtype)
 
     def own(self, name: str, shape: tuple[int, ...], inputs: int = 1) -> Tensor:
         """A small parameter for every network and row; leaves of the graph where their gradients count."""
         rows = self.images * (2 if self.along else 1)
-        value = self.weight(name, shape, inputs).expand(self.count, rows, *shape)
+        value = self.weight(name, shape, inputs, self.outside).expand(self.count, rows, *shape)
         if self.everything:
             value = value.clone().requires_grad_(torch.is_grad_enabled())
             self.small.append((name, value))
         return value
 
     def linear(self, x: Tensor, name: str, outputs: int, networks: Tensor) -> Tensor:
-        inputs = x.shape[-1]
-        weight, used = (self.weight(f"{name}.weight", (outputs, inputs), inputs, kind) for kind in (None, x.dtype))
-        bias, added = (self.weight(f"{name}.bias", (outputs,), inputs, kind) for kind in (None, x.dtype))
-        report = partial(self.on_linear, Linear, name=name, weight=weight, bias=bias, networks=networks)
+        inputs, form = x.shape[-1], self.form(name)
+        leaves = [(f"{name}.weight", (outputs, inputs)), (f"{name}.bias", (outputs,))]
+        weight, bias = (self.weight(*leaf, inputs) for leaf in leaves)
+        used, added = (self.weight(*leaf, inputs, x.dtype, form) for leaf in leaves)
+        told = self.on_apart if form == "apart" else partial(self.on_linear, Linear)
+        report = partial(told, name=name, weight=weight, bias=bias, networks=networks)
         exact = name == "head" or self.last_blocks
         y: Tensor = TracedLinear.apply(x, used, added, report, self.keeps(name), exact, self.rows)
         return y
 
     def layer(self, name: str, outputs: int, inputs: int) -> Layer:
         """For a half block of `centred.py`."""
-        shape = (outputs, inputs)
-        weight, half = (self.weight(f"{name}.weight", shape, inputs, kind) for kind in (None, HALF))
-        return Layer(name, weight, half, self.weight(f"{name}.bias", (outputs,), inputs))
+        shape, form = (outputs, inputs), self.form(name)
+        weight, half = (self.weight(f"{name}.weight", shape, inputs, kind, form) for kind in (None, HALF))
+        return Layer(name, weight, half, self.weight(f"{name}.bias", (outputs,), inputs, None, form))
 
     def keeps(self, name: str) -> bool:
         return any(taker.keeps_outputs(name) for taker in self.takers)
@@ -153,6 +196,12 @@ class GroupPass:
             x, x_along = halves(x) if self.along else (x, None)
         self.tell(kind(x=x, dy=gradients, y=y, x_along=x_along, dy_along=derivatives, parts=self.parts, **facts))
 
+    def on_apart(self, x: Tensor, dy: Tensor, y: Tensor | None, **facts: Any) -> None:
+        """A layer whose last output is the mean of the others, which are without it."""
+        of_mean = None if y is None else (y[..., -1] * dy[..., -1]).flatten(1).sum(1, dtype=torch.float64)
+        y = None if y is None else y[..., :-1]
+        self.on_linear(Linear, x, dy[..., :-1], y, of_mean=of_mean, **facts)
+
     def on_centred(
         self,
         name: str,
@@ -191,7 +240,7 @@ class GroupPass:
         """On a batch, or on one image of ones."""
         side, device = geometry.image_size, self.bank.device
         if batch is None:
-            images = torch.ones(1, geometry.channels, side, side, device=device, dtype=self.dtype)
+            images = torch.ones(1, geometry.channels, side, side, device=device, dtype=self.outside)
         else:
             images = batch.images.to(device, self.dtype)
         self.images = len(images)
@@ -237,6 +286,8 @@ class GroupPass:
                 x = self.embed(x, stage.entry, stage.width, anchor)
             else:
                 x = self.pool(x, f"{name}.entry", stage.width, sides[index - 1])
+            self.apart = self.settled and index + 1 < len(plan.stages)
+            x = self.settle(x)
             x = self.stage(x, [other.stages[index].blocks for other in self.plans], name, side)
         x = self.norm(x, plan.norm_eps, self.all_networks)
         extra = int(plan.class_token)
@@ -248,11 +299,12 @@ class GroupPass:
         plan, channels = self.plans[0], images.shape[1]
         patches = F.unfold(images, entry.size, stride=entry.stride).transpose(1, 2)  # [B, N, channels * size * size]
         name, inputs = "stages.0.entry.proj", patches.shape[-1]
-        weight = self.weight(f"{name}.weight", (width, channels, entry.size, entry.size), inputs).flatten(1)
-        bias = self.weight(f"{name}.bias", (width,), inputs)
+        shape = (width, channels, entry.size, entry.size)
+        weight = self.weight(f"{name}.weight", shape, inputs, self.outside).flatten(1)
+        bias = self.weight(f"{name}.bias", (width,), inputs, self.outside)
         report = partial(self.on_linear, Linear, name=name, weight=weight, bias=bias, networks=self.all_networks)
-        shape = (self.count, self.images * (2 if self.along else 1))
-        x: Tensor = TracedPatches.apply(anchor, patches, weight, bias, shape, report)
+        rows = (self.count, self.images * (2 if self.along else 1))
+        x: Tensor = TracedPatches.apply(anchor, patches, weight, bias, rows, report)
         tokens = patches.shape[1] + (1 if plan.class_token and plan.position == "all" else 0)
         table = None
         if plan.position != "none":
@@ -265,6 +317,9 @@ class GroupPass:
 
     def pool(self, x: Tensor, name: str, width: int, side: int) -> Tensor:
         """PiT's pooling, with the convolution as a product over unfolded 3x3 patches."""
+        if self.apart:
+            x = x.to(self.outside)
+            x = x[..., :-1] + x[..., -1:]
         before, extra = x.shape[-1], int(self.plans[0].class_token)
         maps = x[:, :, extra:].transpose(2, 3).reshape(-1, before, side, side)
         columns = F.unfold(maps, 3, stride=2, padding=1)
@@ -317,13 +372,13 @@ class GroupPass:
         return x
 
     def attention_half(self, x: Tensor, block: Attention, networks: Tensor, name: str, *, side: int) -> Tensor:
-        inner, tokens, width = block.heads * block.head_dim, x.shape[2], x.shape[-1]
+        inner, tokens, width = block.heads * block.head_dim, x.shape[2], x.shape[-1] - self.apart
         if self.centred:
             layers = self.layer(f"{name}.attn.qkv", 3 * inner, width), self.layer(f"{name}.attn.proj", width, inner)
             position, told = self.position(block, f"{name}.attn", side), partial(self.on_centred, networks=networks)
             given = (*layers, block.heads, position, self.plans[0].norm_eps, told)
             return AttentionHalf.apply(x.flatten(0, 1), *given)[:, None]  # type: ignore[no-any-return]
-        normal = self.norm(x, self.plans[0].norm_eps, networks)
+        normal = self.norm(x[..., :width], self.plans[0].norm_eps, networks)
         if normal.dtype == torch.float16 and block.relative_distance:
             normal = F.pad(normal, (0, 0, 0, -tokens % WHOLE))  # keys that nobody sees, and queries of no consequence
         qkv = self.linear(normal, f"{name}.attn.qkv", 3 * inner, networks)
@@ -333,19 +388,20 @@ class GroupPass:
         return x + self.linear(out.transpose(2, 3).flatten(-2), f"{name}.attn.proj", width, networks)
 
     def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, name: str) -> Tensor:
+        width = x.shape[-1] - self.apart
         if self.centred:
-            width, told = x.shape[-1], partial(self.on_centred, networks=networks)
+            told = partial(self.on_centred, networks=networks)
             layers = (
                 self.layer(f"{name}.mlp.fc1", block.hidden, width),
                 self.layer(f"{name}.mlp.fc2", width, block.hidden),
             )
             return MlpHalf.apply(x.flatten(0, 1), *layers, self.plans[0].norm_eps, told)[:, None]  # type: ignore[no-any-return]
-        normal = self.norm(x, self.plans[0].norm_eps, networks)
+        normal = self.norm(x[..., :width], self.plans[0].norm_eps, networks)
         hidden = self.linear(normal, f"{name}.mlp.fc1", block.hidden, networks)
         for taker in self.takers:
             taker.on_signs(hidden.detach()[:, : self.images], networks)
         active: Tensor = GeluAlong.apply(hidden, self.rows) if self.along else F.gelu(hidden)
-        return x + self.linear(active, f"{name}.mlp.fc2", x.shape[-1], networks)
+        return x + self.linear(active, f"{name}.mlp.fc2", width, networks)
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, block: Attention, name: str, side: int, networks: Tensor

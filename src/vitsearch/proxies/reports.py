@@ -86,6 +86,8 @@ class Product(Outputs):
     x_along: Tensor | None = None
     dy_along: Tensor | None = None
     parts: int = 1
+    of_mean: Tensor | None = None
+    """[n]: what the mean over outputs adds to the saliency, where y is without it."""
 
     def in_parts(self, parts: int) -> Tensor:
         """Gradients of the weight that came by way of equal parts of the batch: [n, parts, outputs, inputs]."""
@@ -121,7 +123,8 @@ class Product(Outputs):
     @cached_property
     def saliency(self) -> Tensor:
         """The sum of y dY: it needs no gradients."""
-        return self.flow.flatten(1).sum(1, dtype=torch.float64)
+        total = self.flow.flatten(1).sum(1, dtype=torch.float64)
+        return total if self.of_mean is None else total + self.of_mean
 
     @cached_property
     def weight_saliency(self) -> Tensor:

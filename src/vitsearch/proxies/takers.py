@@ -29,6 +29,8 @@ class Taker:
     """Norms, relative tables, tokens and position too, not only linear layers."""
     along = False
     parts = 1
+    sees_elements = False
+    """Single elements of the gradients of norms, which `GroupPass` has only where it leaves weights as they are."""
 
     def __init__(self, count: int, bank: WeightBank) -> None:
         self.bank = bank
@@ -59,6 +61,7 @@ class Magnitudes(Taker):
     """The sum over parameters of a term of gradient and value."""
 
     term: Term
+    sees_elements = True
 
     def __init__(self, count: int, bank: WeightBank, params: str = "all") -> None:
         super().__init__(count, bank)
@@ -110,6 +113,27 @@ class Plain(Taker):
             self.add(report, report.saliency)
         elif isinstance(report, Linear) and not report.is_convolution:
             self.add(report, report.weight_saliency)
+
+
+class SynapticFlow(Plain):
+    """The same for an absolute network, where layers nearly cancel.
+
+    In float32 the sum is wrong by about 1e-7 of what its terms are in size; where that is too much, the definition has
+    the last word.
+    """
+
+    LEAST = 0.01
+
+    def __init__(self, count: int, bank: WeightBank) -> None:
+        super().__init__(count, bank)
+        self.sizes = self.total.clone()
+
+    def add(self, report: Report, values: Tensor) -> None:
+        super().add(report, values)
+        self.sizes.index_add_(0, report.networks, values.double().abs())
+
+    def scores(self) -> Tensor:
+        return torch.where(self.total.abs() < self.LEAST * self.sizes, math.nan, self.total)
 
 
 class Saliency(Taker):

@@ -315,6 +315,8 @@ TABLES: dict[str, tuple[str, Callable[[Row], list[str]]]] = {
     "prenas_analysis-tiny-digits.json": ("prenas.md", prenas_analysis),
     "vitas_table2.json": ("vitas.md", vitas_table2),
     "vitas_table3.json": ("vitas.md", vitas_table3),
+    "vitas_table2-fashion-mnist.json": ("vitas.md", vitas_table2),
+    "vitas_table3-fashion-mnist.json": ("vitas.md", vitas_table3),
     "s3_cifar10.json": ("s3.md", s3_cifar10),
     "s3_bias_tables.json": ("s3.md", s3_bias_tables),
     "s3_inherited.json": ("s3.md", s3_inherited),

@@ -17,7 +17,7 @@ import yaml
 from safetensors.torch import load_file
 
 from vitsearch.architecture import Absent, Architecture, Attention, Merge, Patch, Pool, Stage, WindowAttention
-from vitsearch.cost import Geometry
+from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import MissingPackage, VitsearchError
 from vitsearch.export import FORMATS, Handover, export, export_trained, trained, untrained
 from vitsearch.export.card import model_card
@@ -25,6 +25,8 @@ from vitsearch.models import build
 from vitsearch.models.folder import foreign_config, write_network
 from vitsearch.spaces import SPACES, cost_of
 from vitsearch.training.plan import read_plan
+from vitsearch.training.recipe import RECIPES
+from vitsearch.training_command import choose_size
 
 Cli = Callable[..., Any]
 SMALL = Geometry(image_size=32, classes=10)
@@ -240,6 +242,42 @@ def test_a_training_as_a_single_file(pushed: Path, tmp_path: Path, cli: Cli) -> 
     card = (tmp_path / "single" / "README.md").read_text()
     assert "Trained on `digits`" in card and "import model" in card
     assert "(0.3048" in (tmp_path / "single" / "model.py").read_text()
+
+
+def test_names_of_classes_go_with_the_network(pushed: Path, tmp_path: Path) -> None:
+    digits = list("0123456789")
+    assert (
+        list(timm.create_model(f"local-dir:{pushed / 'hub'}", pretrained=True).pretrained_cfg["label_names"]) == digits
+    )
+    assert "| names of classes | 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 |" in (pushed / "hub" / "README.md").read_text()
+    handover = trained(pushed / "run")
+    names = [f"a 'quoted' \"{{name}}\"\nof {number}" for number in range(10)]
+    handover.config["label_names"] = names
+    export(lambda: handover, tmp_path / "single", "torch")
+    module: dict[str, Any] = {"__file__": "model.py", "__name__": "model"}
+    exec((tmp_path / "single" / "model.py").read_text(), module)
+    assert module["CLASSES"] == names
+    export(lambda: handover, tmp_path / "onnx", "onnx")
+    import onnx
+
+    props = {one.key: json.loads(one.value) for one in onnx.load(tmp_path / "onnx" / "model.onnx").metadata_props}
+    assert props["class_names"] == names
+    handover.config["label_names"] = names[:9]  # of other classes than these
+    assert "names of classes" not in model_card(handover, "timm", 0.0)
+
+
+def test_a_training_goes_on_at_the_size_of_what_it_continues(pushed: Path, tmp_path: Path, cli: Cli) -> None:
+    words = ("--data", "digits", "--recipe", "quick", "--epochs", 1, "--device", "cpu")
+    assert cli("train", "--from", pushed / "run", *words, "--out", tmp_path / "same").code == 0
+    assert read_plan(tmp_path / "same")[0].geometry == read_plan(pushed / "run")[0].geometry
+    assert choose_size(None, RECIPES["finetune"], False, None, Geometry(image_size=96, classes=2)) == 96
+    assert choose_size(None, RECIPES["s3-384"], False, None, IMAGENET) == 384
+    assert choose_size(None, RECIPES["quick"], True, None, Geometry(image_size=96, classes=2)) == 32
+    assert choose_size(None, RECIPES["quick"], False, None, IMAGENET) == 224
+    assert choose_size(None, RECIPES["quick"], False, "run#best", IMAGENET) == 32
+    assert choose_size(None, RECIPES["quick"], False, "run#best", Geometry(image_size=64, classes=2)) == 64
+    ran = cli("train", "--from", pushed / "run", "--image-size", 0, *words, "--out", tmp_path / "none")
+    assert "image_size" in ran.error() and not (tmp_path / "none").exists()
 
 
 def test_what_users_wrote_stays_text(pushed: Path) -> None:

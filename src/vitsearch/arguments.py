@@ -127,13 +127,17 @@ class Given:
     """An architecture as it was given, and what its study says about input, seed and weights."""
 
     understood: Understood
-    geometry: Geometry = IMAGENET
+    known: Geometry | None = None
     seed: int = 0
     weights: str = "fresh"
 
     @property
     def settings(self) -> Settings:
         return self.understood.settings
+
+    @property
+    def geometry(self) -> Geometry:
+        return IMAGENET if self.known is None else self.known
 
 
 def read_architectures(arguments: Sequence[str]) -> tuple[list[Given], bool]:
@@ -195,7 +199,7 @@ def _read_folder(argument: str) -> Given:
     except (OSError, KeyError, TypeError, ValueError):
         rule = "must be a JSON file, '-', a trial as DIR#best, or the folder of a trained or exported network"
         raise VitsearchError(f"`ARCH` {rule}, but got the folder {argument!r}") from None
-    return Given(understood=understand(settings), geometry=geometry)
+    return Given(understood=understand(settings), known=geometry)
 
 
 def _read_trial(path: str, trial: str) -> Given:
@@ -206,7 +210,7 @@ def _read_trial(path: str, trial: str) -> Given:
     study = Study.open(path)
     understood = understand(study.trial(trial).settings)
     plan = study.plan
-    return Given(understood=understood, geometry=plan.geometry, seed=plan.seed, weights=plan.weights)
+    return Given(understood=understood, known=plan.geometry, seed=plan.seed, weights=plan.weights)
 
 
 def _read_evolution(path: str, trial: str) -> Given | None:
@@ -227,7 +231,7 @@ def _read_evolution(path: str, trial: str) -> Given | None:
         why = reader.problem or f"it has {len(reader.columns)} trials"
         raise VitsearchError(f"a trial of {path} must be 'best' or a number, but got {trial!r}: {why}")
     understood = understand(reader.columns.settings_at(number))
-    return Given(understood=understood, geometry=geometry_of(study), seed=check_seed(study.get("seed")))
+    return Given(understood=understood, known=geometry_of(study), seed=check_seed(study.get("seed")))
 
 
 def read_candidates(argument: str) -> list[Settings]:
@@ -254,7 +258,7 @@ def choose_geometry(base: Geometry, image_size: int | None, classes: int | None)
     )
 
 
-def objective_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
+def objective_input(objective: str, patch_size: Any) -> tuple[Geometry | None, Any]:
     """Image size, classes and patches of the supernet, predictor or table that is an objective, where one is."""
     for name in objective.split(","):
         kind, _, file = name.removeprefix("min:").removeprefix("max:").partition(":")
@@ -274,7 +278,7 @@ def objective_input(objective: str, patch_size: Any) -> tuple[Geometry, Any]:
 
             table = Lookup(file)
             return table.geometry, patch_size if patch_size is not None else patches_of(table.space.fixed())
-    return IMAGENET, patch_size
+    return None, patch_size
 
 
 def note_outside(given: Sequence[Given], most: int = 3) -> None:

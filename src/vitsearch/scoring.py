@@ -282,7 +282,7 @@ def timm_subject(model: str, evaluator: ProxyEvaluator, image_size: int | None) 
         own = timm.get_pretrained_cfg(model)
     except RuntimeError as error:
         raise VitsearchError(f"no timm model named {model!r}: {error}") from None
-    size = image_size or own.input_size[-1]
+    size = own.input_size[-1] if image_size is None else image_size
     geometry = Geometry(image_size=size, classes=wanted.classes, channels=wanted.channels)
     return Subject(
         name=model,

@@ -142,10 +142,10 @@ def search(
         useless = {"data": data, "batch-size": batch_size, "weights": weights, "memory": memory}
         refuse(f"objective {objective}", useless)
     data = "noise" if data is None else data
-    base, patch_size = objective_input(objective, patch_size)
+    known, patch_size = objective_input(objective, patch_size)
     if latency is not None:
-        image_size, patch_size = latency_input(latency, base, image_size, patch_size)
-    if base == IMAGENET and classes is None:
+        image_size, patch_size = latency_input(latency, known, image_size, patch_size)
+    if known is None and classes is None:
         classes = open_data(data).classes
     with progress_bar("searching", trials) as tick:
         result = run_search(
@@ -153,7 +153,7 @@ def search(
             objective=objective,
             strategy=strategy,
             trials=trials,
-            geometry=choose_geometry(base, image_size, classes),
+            geometry=choose_geometry(known or IMAGENET, image_size, classes),
             data=data,
             batch_size=8 if batch_size is None else batch_size,
             patch_size=patch_size,
@@ -189,16 +189,16 @@ def choose(
     from vitsearch.data import open_data
     from vitsearch.methods.preselection import Budgets, preselect
 
-    base, patch_size, classes = IMAGENET, sizes["patch_size"], sizes["classes"]
+    known, patch_size, classes = None, sizes["patch_size"], sizes["classes"]
     trained = None if weights in (None, "fresh", "shared") else weights
     usual = "noise"
     if trained is not None:
-        base, patch_size, own = input_of(trained, patch_size)
+        known, patch_size, own = input_of(trained, patch_size)
         usual = "noise" if given["variant"] == "code" else own
     data = usual if data is None else data
     image_size = sizes["image_size"]
     if shared["latency"] is not None:
-        image_size, patch_size = latency_input(shared["latency"], base, image_size, patch_size)
+        image_size, patch_size = latency_input(shared["latency"], known, image_size, patch_size)
     if trained is None and classes is None:
         classes = open_data(data).classes
     options = {name: value for name, value in given.items() if value is not None and name != "budgets"}
@@ -206,7 +206,7 @@ def choose(
         result = preselect(
             space,
             budgets=Budgets(bounds=bounds, below=below),
-            geometry=choose_geometry(base, image_size, classes),
+            geometry=choose_geometry(known or IMAGENET, image_size, classes),
             data=data,
             batch_size=sizes["batch_size"],
             patch_size=patch_size,
@@ -236,12 +236,14 @@ def input_of(folder: str, patch_size: Any) -> tuple[Geometry, Any, str]:
     return plan.geometry, patch_size if patch_size is not None else patches_of(fixed), plan.data
 
 
-def latency_input(file: Path, base: Geometry, image_size: int | None, patch_size: Any) -> tuple[int | None, Any]:
+def latency_input(
+    file: Path, known: Geometry | None, image_size: int | None, patch_size: Any
+) -> tuple[int | None, Any]:
     """Image size and patches that the latencies are for, where nothing else says them."""
     from vitsearch.latency import read_latency
 
     model = read_latency(file)
-    if image_size is None and base == IMAGENET:
+    if image_size is None and known is None:
         image_size = model.geometry.image_size
     return image_size, patches_of(model.space.fixed()) if patch_size is None else patch_size
 

@@ -142,7 +142,9 @@ def evolve_space(
         taught = read_distillation(distill, distill_kind, "soft")
         options["training"] = Training(data=data, recipe=chosen, subnets=subnets, distillation=taught, images=images)
         classes = open_training_data(data).classes
-        geometry = Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels)
+        geometry = Geometry(
+            image_size=chosen.image_size if image_size is None else image_size, classes=classes, channels=channels
+        )
     else:
         refuse_training(
             {"--distill": distill, "--images": images, "--epochs": epochs, "--set": changes}

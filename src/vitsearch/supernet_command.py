@@ -7,6 +7,7 @@ vitsearch supernet extract supernet run#best --out best
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -127,7 +128,9 @@ def supernet_train(
         candidates=chosen_before,
         sharing=sharing_of(found, share=share, class_token=class_token, widths=widths),
         in_place_distillation=in_place,
-        geometry=Geometry(image_size=image_size or chosen.image_size, classes=classes, channels=channels),
+        geometry=Geometry(
+            image_size=chosen.image_size if image_size is None else image_size, classes=classes, channels=channels
+        ),
         data=data,
         recipe=chosen,
         seed=seed,
@@ -145,10 +148,11 @@ def supernet_train(
         if f"validation_{name}_top1" in done.result:
             print(f"{words}: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
     if chosen_before is not None:
-        return print(f"next: vitsearch specialize {done.out} --max-params 6M --out specialized")
+        return print(f"next: vitsearch specialize {shlex.quote(str(done.out))} --max-params 6M --out specialized")
     _, leaning, probability = subnets.partition("identity:probability=")
     strategy = f"nsga2:parents=20,identity={probability} --trials 2000" if leaning else "evolution --trials 1000"
-    print(f"next: vitsearch search {space} --objective supernet:{done.out} --strategy {strategy} --out run")
+    words = shlex.join(["vitsearch", "search", space, "--objective", f"supernet:{done.out}"])
+    print(f"next: {words} --strategy {strategy} --out run")
 
 
 @supernet.command("eval")

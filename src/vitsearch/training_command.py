@@ -6,6 +6,9 @@ torchrun --nproc-per-node 8 -m vitsearch train arch.json --data folder:imagenet 
 
 from __future__ import annotations
 
+import logging
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +31,8 @@ from vitsearch.options import (
 )
 from vitsearch.spaces.base import understand
 from vitsearch.terminal import emit, progress_bar, show
+
+log = logging.getLogger("vitsearch")
 
 
 def recipes(
@@ -118,10 +123,13 @@ def train(
     batch_size: BatchSizeOption = None,
     changes: SetOption = None,
     image_size: Annotated[
-        int | None, typer.Option("--image-size", **NUMBER, help="Side of the image [the study's, or the recipe's].")
+        int | None,
+        typer.Option(
+            "--image-size", **NUMBER, help="Side of the image [of ARCH or --from if they say one, or the recipe's]."
+        ),
     ] = None,
     channels: Annotated[
-        int | None, typer.Option("--channels", **CHANNELS, help="Of the network: 1 or 3 [the study's, or 3].")
+        int | None, typer.Option("--channels", **CHANNELS, help="Of the network: 1 or 3 [of ARCH or --from, or 3].")
     ] = None,
     distill: DistillOption = None,
     distill_kind: DistillKindOption = None,
@@ -154,8 +162,8 @@ def train(
             )
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     settings, model, known = choose_network(arch, timm, start)
-    size = image_size or (known.image_size if known is not None else chosen.image_size)
-    channels = channels or (known.channels if known is not None else IMAGENET.channels)
+    size = choose_size(image_size, chosen, "image_size" in read_changes(changes or []), arch, known)
+    channels = channels if channels is not None else (known or IMAGENET).channels
     plan = TrainingPlan(
         settings=with_scaled_windows(settings, start, size) if scale_windows else settings,
         timm=model,
@@ -176,6 +184,23 @@ def train(
     if push_dir is not None and done.writes:
         export_trained(done.out, push_dir)
     report(done, plan, push_dir, as_json)
+
+
+def choose_size(typed: int | None, recipe: Any, changed: bool, arch: str | None, known: Geometry | None) -> int:
+    """Side of the image: what was typed, then what ARCH or --from say, then the recipe's.
+
+    A recipe that was `changed` says its size, and one for larger images than usual is for them. 224 px in a study is
+    what nobody asked for.
+    """
+    if typed is not None:
+        return typed
+    usual = arch is not None and known == IMAGENET
+    own: int = recipe.image_size
+    if known is None or changed or own > IMAGENET.image_size:
+        return own
+    if usual and own != IMAGENET.image_size:
+        log.info("%s is of 224 px, this training of the recipe's %d; --image-size 224 for the other", arch, own)
+    return own if usual else known.image_size
 
 
 def read_recipe(name: str, epochs: int | None, batch_size: int | None, changes: list[str] | None) -> Any:
@@ -229,7 +254,7 @@ def choose_network(
         raise VitsearchError("`train` takes an ARCH or --timm MODEL, but got both")
     if arch is not None:
         given = read_architecture(arch)
-        return given.settings, None, given.geometry if given.geometry != IMAGENET else None
+        return given.settings, None, given.known
     if timm is not None:
         return None, timm, None
     if start is None:
@@ -243,7 +268,16 @@ def choose_network(
     if config is None:
         raise VitsearchError(f"`--from` {start!r} does not say which network it is of: give an ARCH or --timm MODEL")
     settings = (config.get("model_args") or {}).get("settings")
-    return settings, None if settings is not None else str(config.get("architecture")), None
+    return settings, None if settings is not None else str(config.get("architecture")), input_of(config)
+
+
+def input_of(config: Mapping[str, Any]) -> Geometry | None:
+    """What a folder says of the images that its network was trained with."""
+    try:
+        channels, side, _ = config["pretrained_cfg"]["input_size"]
+        return Geometry(image_size=side, classes=config["num_classes"], channels=channels)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def with_scaled_windows(settings: Settings | None, start: str | None, size: int) -> Settings:
@@ -279,5 +313,5 @@ def report(done: Any, plan: Any, push_dir: Path | None, as_json: bool) -> None:
     images, seconds = done.result["test_images"], done.result["seconds"]
     print(f"test accuracy {done.result['test_top1']:.2f} % of {images:,} images{validation}; {seconds:,.0f} s")
     if push_dir is not None:
-        return print(f"next: hf upload NAME {push_dir}")
-    print(f"next: vitsearch export {Path(done.out)} --format timm --out best")
+        return print(f"next: hf upload NAME {shlex.quote(str(push_dir))}")
+    print(f"next: vitsearch export {shlex.quote(str(done.out))} --format timm --out best")

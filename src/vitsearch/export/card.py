@@ -20,12 +20,14 @@ from vitsearch.export.handover import Handover
 from vitsearch.export.onnx_file import INPUT, ONNX
 from vitsearch.export.single_file import MODULE
 from vitsearch.models import VisionNetwork
+from vitsearch.models.folder import class_names
 from vitsearch.proxies import PROXIES, Subject
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import Recipe
 from vitsearch.training.repeat import recipe_name, training_words
 
 CARD = "README.md"
+NAMED = 20  # classes that the card names
 WEIGHTS_SAID = {
     "initial": "**Not trained.** The weights are the initial ones of seed {seed}: train it before you use it.",
     "inherited": "**Not trained on its own.** The weights are cut from the supernet `{supernet}`.",
@@ -89,6 +91,9 @@ def _facts(handover: Handover) -> dict[str, Any]:
     if isinstance(handover.network, VisionNetwork) and (side := handover.network.architecture.resolution):
         facts["resized inside the network to"] = f"{side} x {side}"
     facts |= {"classes": geometry.classes}
+    if (names := class_names(handover.config)) is not None:
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        facts["names of classes"] = ", ".join(names[:NAMED]) + more
     if plan is not None and plan.space is None:
         facts |= {"trained on": f"{plan.data}, {plan.parts}", "seed": plan.seed}
     for split in ("test", "validation"):

@@ -98,13 +98,13 @@ def inherited(folder: str | Path, settings: Mapping[str, Any]) -> Handover:
     spelled = canonical(settings)
     data = open_training_data(plan.data)
     about = {"weights": "inherited", "supernet": str(folder), "data": plan.data, "seed": plan.seed}
-    crop = plan.recipe.crop_percent
+    shown: dict[str, Any] = {"mean": data.mean, "std": data.std, "crop_percent": plan.recipe.crop_percent}
     calibration = calibration_batches(supernet, plan, data, torch.device("cpu"))
     return Handover(
         network=calibrated(supernet, decode(spelled), calibration, plan.recipe.precision),
         settings=spelled,
         geometry=plan.geometry,
-        config=timm_config(spelled, plan.geometry, about, mean=data.mean, std=data.std, crop_percent=crop),
+        config=timm_config(spelled, plan.geometry, about, class_names=data.class_names, **shown),
         plan=plan,
         environment=read_plan(Path(folder))[1][-1],
     )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError, require
 from vitsearch.models import layers
+from vitsearch.models.folder import class_names
 from vitsearch.records import write_bytes_atomically
 
 ONNX = "model.onnx"
@@ -28,7 +29,7 @@ def require_onnx() -> None:
 
 
 def write_onnx(network: nn.Module, geometry: Geometry, config: dict[str, Any], folder: Path) -> None:
-    """torch's exporter on a batch of two; the file holds settings and normalisation as metadata."""
+    """torch's exporter on a batch of two; the file holds settings, normalisation and names of classes as metadata."""
     require_onnx()
     import onnx
 
@@ -55,6 +56,8 @@ def write_onnx(network: nn.Module, geometry: Geometry, config: dict[str, Any], f
     proto = program.model_proto
     shown = config["pretrained_cfg"]
     facts = {"settings": (config.get("model_args") or {}).get("settings"), "mean": shown["mean"], "std": shown["std"]}
+    if (names := class_names(config)) is not None:
+        facts["class_names"] = names
     onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in facts.items()})
     write_bytes_atomically(folder / ONNX, proto.SerializeToString())
 

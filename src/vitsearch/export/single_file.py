@@ -17,7 +17,7 @@ from vitsearch.architecture import Architecture, Stage
 from vitsearch.cost import Geometry
 from vitsearch.export import plain
 from vitsearch.models import VisionNetwork
-from vitsearch.models.folder import WEIGHTS, write_weights
+from vitsearch.models.folder import WEIGHTS, class_names, write_weights
 from vitsearch.records import write_atomically
 
 MODULE = "model.py"
@@ -147,7 +147,13 @@ LAYERS: tuple[type[nn.Module], ...] = (
 )
 
 
-def source_of(architecture: Architecture, geometry: Geometry, mean: tuple[float, ...], std: tuple[float, ...]) -> str:
+def source_of(
+    architecture: Architecture,
+    geometry: Geometry,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    names: list[str] | None = None,
+) -> str:
     """The file: a header, the layers that this network has, and the network, block by block."""
     network = _network(architecture, geometry)
     needed: list[str] = []
@@ -165,6 +171,7 @@ def source_of(architecture: Architecture, geometry: Geometry, mean: tuple[float,
         mean=mean,
         std=std,
     )
+    header += "" if names is None else f"CLASSES = {names!r}  # of the outputs, in their order\n"
     return "\n\n".join([header, *needed, network]) + FOOTER.format(weights=WEIGHTS)
 
 
@@ -213,7 +220,7 @@ def _stage(stage: Stage, before: int, before_side: int, side: int, architecture:
 
 def write_single_file(network: VisionNetwork, geometry: Geometry, config: dict[str, Any], folder: Path) -> None:
     shown = config["pretrained_cfg"]
-    text = source_of(network.architecture, geometry, tuple(shown["mean"]), tuple(shown["std"]))
+    text = source_of(network.architecture, geometry, tuple(shown["mean"]), tuple(shown["std"]), class_names(config))
     write_weights(folder, network.state_dict())
     write_atomically(folder / MODULE, text)
 

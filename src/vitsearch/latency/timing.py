@@ -125,7 +125,11 @@ def timm_candidate(model: str, image_size: int | None = None, classes: int | Non
 def choose_input(model: str, image_size: int | None, classes: int | None) -> Geometry:
     own = timm.get_pretrained_cfg(model) if timm.is_model(model) else None
     channels, side, _ = own.input_size if own is not None else (3, 224, 224)
-    return Geometry(image_size=image_size or side, classes=classes or 1000, channels=channels)
+    return Geometry(
+        image_size=side if image_size is None else image_size,
+        classes=1000 if classes is None else classes,
+        channels=channels,
+    )
 
 
 def warm_up(run: Run) -> None:

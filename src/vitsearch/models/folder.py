@@ -15,7 +15,7 @@ from vitsearch.cost import Geometry
 from vitsearch.records import write_atomically, write_bytes_atomically
 from vitsearch.spaces import decode
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, LABELS = "config.json", "model.safetensors", "label_names"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -27,6 +27,7 @@ def timm_config(
     mean: Sequence[float] = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
     crop_percent: float = 0.875,
+    class_names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """What timm reads of one of our networks, and under `vitsearch` how the weights came to be."""
     parts = {"first_conv": "stages.0.entry.proj", "classifier": "head"}
@@ -34,6 +35,7 @@ def timm_config(
     return {
         "architecture": "vitsearch_net",
         "num_classes": geometry.classes,
+        **_labels(class_names),
         "num_features": decode(settings).stages[-1].width,
         "model_args": {"settings": settings},
         "pretrained_cfg": {"tag": _tag(about)} | preprocessing | {"fixed_input_size": True} | parts,
@@ -50,6 +52,7 @@ def foreign_config(
     mean: Sequence[float],
     std: Sequence[float],
     crop_percent: float,
+    class_names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The same for a network of timm's own."""
     before = {name: value for name, value in (network.pretrained_cfg or {}).items() if name in KEPT}
@@ -57,6 +60,7 @@ def foreign_config(
     return {
         "architecture": model.partition(".")[0],
         "num_classes": geometry.classes,
+        **_labels(class_names),
         "num_features": network.num_features,
         "model_args": {"img_size": geometry.image_size} if hasattr(network, "patch_embed") else {},
         "pretrained_cfg": {"tag": _tag(about)} | before | preprocessing,
@@ -65,6 +69,19 @@ def foreign_config(
 
 
 KEPT = ("first_conv", "classifier", "fixed_input_size", "license")
+
+
+def _labels(names: Sequence[str] | None) -> dict[str, Any]:
+    """What timm takes for `network.pretrained_cfg["label_names"]`; nothing where the data has no names."""
+    return {} if names is None else {LABELS: list(names)}
+
+
+def class_names(config: Mapping[str, Any]) -> list[str] | None:
+    """Of the outputs, in their order; None where a folder does not name them all."""
+    found = config.get(LABELS)
+    if not isinstance(found, list) or len(found) != config.get("num_classes"):
+        return None
+    return [str(name) for name in found]
 
 
 def _tag(about: Mapping[str, Any]) -> str:

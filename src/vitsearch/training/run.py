@@ -320,6 +320,7 @@ def write_result(
     about = {"weights": "trained", "data": plan.data, "seed": plan.seed, "recipe": plan.recipe.source}
     about |= {name: value for name, value in result.items() if name.endswith("top1")}
     shown: dict[str, Any] = {"mean": dataset.mean, "std": dataset.std, "crop_percent": plan.recipe.crop_percent}
+    shown["class_names"] = dataset.class_names
     if plan.space is not None:
         config: dict[str, Any] = {"space": plan.space, "vitsearch": about | {"weights": "supernet"}}
     elif plan.settings is not None:

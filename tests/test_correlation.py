@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from vitsearch.correlation import (
     measured,
 )
 from vitsearch.cost import Geometry
-from vitsearch.errors import BadStudy, UnknownName
+from vitsearch.errors import BadStudy, UnknownName, VitsearchError
 from vitsearch.proxies import PROXIES
 from vitsearch.proxies.size import BASELINES
 from vitsearch.ranking import MEASURES
@@ -149,6 +151,45 @@ def test_a_file_of_other_conditions_is_refused(table: Table, tmp_path: Path) -> 
         ScoreBook(CONDITIONS, path)
 
 
+def test_no_page_is_written_over_anything_else(cli: Cli, table: Table, tmp_path: Path) -> None:
+    path, scores = tmp_path / "table.json", tmp_path / "scores.jsonl"
+    write_table(table, path)
+    ScoreBook(CONDITIONS, scores)
+    before = {file: file.read_bytes() for file in (path, scores)}
+    for file in before:
+        ran = cli("bench", "correlate", "--bench", path, "--batch-size", 4, "--scores", scores, "--page", file)
+        assert "`--page` must be a new file, or a page that ends in .html" in ran.error()
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_a_file_that_was_cut_off_in_its_first_line_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    ScoreBook(CONDITIONS, path)
+    whole = path.read_bytes()
+    for length in (0, 1, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        ScoreBook(CONDITIONS, path)
+        assert path.read_bytes() == whole
+    path.write_text("my notes")
+    with pytest.raises(VitsearchError, match=r"scores.jsonl"):
+        ScoreBook(CONDITIONS, path)
+    assert path.read_text() == "my notes"
+
+
+def test_scores_on_a_full_disk(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "scores.jsonl"
+    book = ScoreBook(CONDITIONS, path)
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(BadStudy, match=r"cannot write .*scores.jsonl: No space left on device"):
+        book.fill([network for network, _ in measured(table, "four")], ["depth"], [0])
+    assert path.read_bytes() == before
+
+
 def test_names_of_proxies() -> None:
     assert choose_proxies("all") == [*BASELINES, *(name for name in PROXIES if name not in BASELINES), "te-score"]
     assert choose_proxies("fast") == [*BASELINES, *FAST]
@@ -182,7 +223,9 @@ def test_command_line(cli: Cli, table: Table, tmp_path: Path) -> None:
         (("--proxy", "dsss"), "no proxy named 'dsss'"),
         (("--column", "three"), "`column` must be one of ten, four, but got 'three'"),
         (("--seeds", "0"), "--seeds"),
-        (("--page", "nowhere/page.html"), "`page` must lie in a folder that exists"),
+        (("--column", "ten", "--column", "ten"), "`column` must name each column once, but got 'ten'"),
+        (("--page", "nowhere/page.html"), "`--page` must be a file in a folder that exists"),
+        (("--page", "."), "`--page` must be a file in a folder that exists"),
         (("--scores", "nowhere/scores.jsonl"), "nowhere/scores.jsonl"),
         (("--data", "nothing"), "nothing"),
         (("--batch-size", "0"), "batch_size"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,7 @@ from vitsearch.options import (
     ProxyOption,
     SeedOption,
     WeightsOption,
+    check_page,
 )
 from vitsearch.terminal import emit, progress_bar, show, show_correlations, show_fit
 
@@ -73,7 +75,9 @@ def bench_correlate(
     scores: Annotated[
         Path | None, typer.Option("--scores", help="Keep scores in this file, and take from it what it has.")
     ] = None,
-    page: Annotated[Path | None, typer.Option("--page", help="Write plots to this HTML file.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Write plots to this HTML file; a page that exists is replaced.")
+    ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -85,8 +89,8 @@ def bench_correlate(
     used = [seed + number for number in range(check_whole("--seeds", seeds))]
     tables = [read_table(path) for path in bench]
     check_columns(tables, columns)
-    if page is not None and not page.parent.is_dir():
-        raise VitsearchError(f"`page` must lie in a folder that exists, but got {str(page)!r}")
+    if page is not None:
+        check_page("--page", page)
     conditions = Conditions(
         data=data, batch_size=batch_size, weights=weights, device=device, memory=read_quantity("--memory", memory)
     )
@@ -136,4 +140,5 @@ def bench_fit(
     if as_json:
         return emit(shown | {"networks": len(measured.networks), "benchmarks": measured.benchmarks, "rows": rows})
     show_fit(shown | {"networks": len(measured.networks)}, rows)
-    print(f"next: vitsearch search {predictor.space.name} --objective predictor:{out} --trials 1000 --out run")
+    objective = shlex.quote(f"predictor:{out}")
+    print(f"next: vitsearch search {predictor.space.name} --objective {objective} --trials 1000 --out run")

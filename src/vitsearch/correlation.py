@@ -20,7 +20,7 @@ from vitsearch.errors import BadStudy, UnknownName, VitsearchError
 from vitsearch.proxies import PROXIES, parse_proxy
 from vitsearch.proxies.size import BASELINES
 from vitsearch.ranking import MEASURES, agreement, bootstrap_agreement, kendall
-from vitsearch.records import check_made_alike, parse_json
+from vitsearch.records import append_whole, check_made_alike, parse_json
 from vitsearch.registry import did_you_mean
 from vitsearch.scoring import OUT_OF_MEMORY, ProxyEvaluator
 from vitsearch.spaces import cost_of
@@ -106,7 +106,11 @@ class ScoreBook:
         return {"format": 1, "data": kept.data, "batch_size": kept.batch_size, "weights": kept.weights}
 
     def _read(self, path: Path) -> None:
-        lines = path.read_bytes().split(b"\n")
+        content = path.read_bytes()
+        if _line(self._header()).startswith(content):  # empty, or cut off in its first line
+            os.truncate(path, 0)
+            return self._append([self._header()])
+        lines = content.split(b"\n")
         whole = [line for line in lines[:-1] if line]  # what follows the last line end was cut off
         check_made_alike(path, whole[0] if whole else b"{}", self._header(), "give another file")
         for number, line in enumerate(whole[1:], 2):
@@ -124,10 +128,8 @@ class ScoreBook:
 
     def _append(self, items: Iterable[Mapping[str, Any]]) -> None:
         if self.path is not None:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(item, allow_nan=False) + "\n" for item in items))
-                file.flush()
-                os.fsync(file.fileno())
+            with open(self.path, "ab", buffering=0) as file:
+                append_whole(file, b"".join(map(_line, items)), self.path, "the scores in it are safe")
 
     def fill(
         self,
@@ -190,6 +192,10 @@ class ScoreBook:
             for part in parts
             if part in self.errors.get(key, {})
         ]
+
+
+def _line(item: Mapping[str, Any]) -> bytes:
+    return json.dumps(item, allow_nan=False).encode() + b"\n"
 
 
 def _lasting(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,3 +325,5 @@ def check_columns(tables: Sequence[Table], columns: Sequence[str]) -> None:
     for name in columns:
         if name not in known:
             raise VitsearchError(f"`column` must be one of {', '.join(dict.fromkeys(known))}, but got {name!r}")
+        if columns.count(name) > 1:  # it would weigh twice in the mean
+            raise VitsearchError(f"`column` must name each column once, but got {name!r} more than once")

@@ -7,6 +7,7 @@ vitsearch score arch.json --proxy file:found/found.json
 from __future__ import annotations
 
 import logging
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -186,7 +187,7 @@ def show_discovery(found: Any) -> None:
         table.add_row(name, *cells, *more)
     show(table)
     print(f"{found.formula}")
-    print(f"joint tau {found.joint:.3f} on all networks; next: --proxy file:{found.path / 'found.json'}")
+    print(f"joint tau {found.joint:.3f} on all networks; next: --proxy {shlex.quote(f'file:{found.path}/found.json')}")
 
 
 def _cell(row: dict[str, Any], measure: str) -> str:

@@ -8,6 +8,7 @@ vitsearch search autoformer-tiny --latency latency.json --max-latency 60ms --out
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -165,4 +166,5 @@ def report_fit(model: Any, geometry: Geometry, out: Path, as_json: bool) -> None
     )
     times = sorted(one.measured_ms for one in model.held_out)
     print(f"they take from {times[0]:.3g} to {times[-1]:.3g} ms")
-    print(f"next: vitsearch search {model.space.name} --latency {out} --max-latency {times[len(times) // 2]:.3g}ms ...")
+    words = shlex.join(["vitsearch", "search", model.space.name, "--latency", str(out)])
+    print(f"next: {words} --max-latency {times[len(times) // 2]:.3g}ms ...")

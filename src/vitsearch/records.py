@@ -245,18 +245,8 @@ class Journal:
         if not trials:
             return
         data = "".join(trial.to_line() for trial in trials).encode()
-        start = os.fstat(self._file.fileno()).st_size
         with uninterrupted():
-            try:
-                written = 0
-                while written < len(data):
-                    written += self._file.write(data[written:]) or 0
-                os.fsync(self._file.fileno())
-            except OSError as error:
-                self._file.truncate(start)
-                raise BadStudy(
-                    f"cannot write {self.path}: {error.strerror}; its {len(self.trials)} trials are safe"
-                ) from error
+            append_whole(self._file, data, self.path, f"its {len(self.trials)} trials are safe")
             self.trials.extend(trials)
 
     def close(self) -> None:
@@ -267,6 +257,19 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def append_whole(file: IO[bytes], content: bytes, path: Path, safe: str) -> None:
+    """All of it, durably, at the end of an unbuffered file; or an error that ends with `safe`, and nothing of it."""
+    start = os.fstat(file.fileno()).st_size
+    try:
+        written = 0
+        while written < len(content):
+            written += file.write(content[written:]) or 0
+        os.fsync(file.fileno())
+    except OSError as error:
+        file.truncate(start)
+        raise BadStudy(f"cannot write {path}: {error.strerror}; {safe}") from error
 
 
 def lock_file(file: IO[bytes], path: Path) -> None:

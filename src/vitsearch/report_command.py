@@ -13,8 +13,7 @@ from typing import Annotated
 import typer
 
 from vitsearch.architecture import check_whole
-from vitsearch.errors import VitsearchError
-from vitsearch.options import NUMBER, JsonOption
+from vitsearch.options import NUMBER, JsonOption, check_page
 from vitsearch.terminal import emit, progress_bar
 
 log = logging.getLogger("vitsearch")
@@ -31,8 +30,7 @@ def report(
     """One page that needs nothing else: what was asked, what was found, how to repeat it; several studies compared."""
     from vitsearch.report import write_report
 
-    if out.is_file() and out.suffix.lower() not in (".html", ".htm"):
-        raise VitsearchError(f"`--out` must be a new file, or a page that ends in .html, but got {str(out)!r}")
+    check_page("--out", out)
     with progress_bar("reading", len(study)) as tick:
         shown = write_report(study, out, correlations=correlations, progress=tick)
     for one in shown:

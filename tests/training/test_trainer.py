@@ -198,6 +198,16 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
 
 
+def test_a_disk_that_is_full_from_the_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(VitsearchError, match="No space left on device"):
+        train_network(plan(), tmp_path / "runs" / "run", machine=CPU)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_lower_precision_trains_and_resumes(tmp_path: Path, precision: Any) -> None:
     recipe = replace(RECIPE, precision=precision, epochs=1)

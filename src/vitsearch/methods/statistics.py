@@ -157,7 +157,6 @@ class StatisticsCache:
         for name in self.inputs:
             if name not in INPUTS:
                 raise VitsearchError(f"`inputs` must be among {', '.join(INPUTS)}, but got {brief(name)}")
-        self.folder.mkdir(parents=True, exist_ok=True)
         if self._index.exists() and self._index.stat().st_size:
             self._read()
 
@@ -201,6 +200,7 @@ class StatisticsCache:
         if not missing:
             return
         evaluators = {geometry: self._evaluator(geometry) for geometry in {one.geometry for one in missing}}
+        self.folder.mkdir(parents=True, exist_ok=True)
         with open(self._index, "a+b", buffering=0) as index:
             lock_file(index, self._index)
             complete = self._index.read_bytes().rfind(b"\n") + 1

@@ -15,7 +15,7 @@ from vitsearch.cost import Geometry
 from vitsearch.environment import describe_changes
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.super_transformer import Sharing
-from vitsearch.records import lock_file, parse_json, read_rows, write_atomically
+from vitsearch.records import append_whole, lock_file, new_folder, parse_json, read_rows, write_atomically
 from vitsearch.training.distill import Distillation
 from vitsearch.training.recipe import Recipe
 
@@ -134,7 +134,9 @@ def refuse_existing(folder: Path, resume: bool) -> None:
 def enter_folder(folder: Path, plan: TrainingPlan, environment: dict[str, Any], resume: bool, allow: bool) -> None:
     """A new folder with its plan, or one that holds this very plan."""
     refuse_existing(folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(folder):
+        with new_folder(folder):
+            return write_plan(folder, plan, [environment])
     if not (folder / STUDY).exists():
         others = [file.name for file in folder.iterdir() if not file.name.startswith((f".{STUDY}.", EPOCHS))]
         if others:
@@ -189,19 +191,8 @@ class EpochLog:
         self._file.truncate(sum(len(_line(row).encode()) for row in self.rows))  # they are the first lines
 
     def append(self, row: dict[str, Any]) -> None:
-        self._write(_line(row).encode())
+        append_whole(self._file, _line(row).encode(), self.path, "the checkpoint is safe")
         self.rows.append(row)
-
-    def _write(self, content: bytes) -> None:
-        start = os.fstat(self._file.fileno()).st_size
-        try:
-            written = 0
-            while written < len(content):
-                written += self._file.write(content[written:]) or 0
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            self._file.truncate(start)
-            raise BadStudy(f"cannot write {self.path}: {error.strerror}; the checkpoint is safe") from error
 
     def close(self) -> None:
         self._file.close()

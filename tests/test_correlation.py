@@ -158,7 +158,7 @@ def test_no_page_is_written_over_anything_else(cli: Cli, table: Table, tmp_path:
     before = {file: file.read_bytes() for file in (path, scores)}
     for file in before:
         ran = cli("bench", "correlate", "--bench", path, "--batch-size", 4, "--scores", scores, "--page", file)
-        assert "`--page` must be a new file, or a page that ends in .html" in ran.error()
+        assert "`page` must be a new file, or a page that ends in .html" in ran.error()
     assert {file: file.read_bytes() for file in before} == before
 
 
@@ -224,8 +224,8 @@ def test_command_line(cli: Cli, table: Table, tmp_path: Path) -> None:
         (("--column", "three"), "`column` must be one of ten, four, but got 'three'"),
         (("--seeds", "0"), "--seeds"),
         (("--column", "ten", "--column", "ten"), "`column` must name each column once, but got 'ten'"),
-        (("--page", "nowhere/page.html"), "`--page` must be a file in a folder that exists"),
-        (("--page", "."), "`--page` must be a file in a folder that exists"),
+        (("--page", "nowhere/page.html"), "`page` must be a file in a folder that exists"),
+        (("--page", "."), "`page` must be a file in a folder that exists"),
         (("--scores", "nowhere/scores.jsonl"), "nowhere/scores.jsonl"),
         (("--data", "nothing"), "nothing"),
         (("--batch-size", "0"), "batch_size"),

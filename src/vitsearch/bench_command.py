@@ -29,7 +29,6 @@ from vitsearch.options import (
     ProxyOption,
     SeedOption,
     WeightsOption,
-    check_page,
 )
 from vitsearch.terminal import emit, progress_bar, show, show_correlations, show_fit
 
@@ -90,7 +89,9 @@ def bench_correlate(
     tables = [read_table(path) for path in bench]
     check_columns(tables, columns)
     if page is not None:
-        check_page("--page", page)
+        from vitsearch.report import check_page
+
+        check_page("page", page)  # not after the scoring
     conditions = Conditions(
         data=data, batch_size=batch_size, weights=weights, device=device, memory=read_quantity("--memory", memory)
     )

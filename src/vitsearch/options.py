@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from vitsearch.architecture import brief
-from vitsearch.errors import VitsearchError
 from vitsearch.spaces import SPACES
 
 
@@ -18,14 +17,6 @@ def whole(text: str | int) -> int:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"must be a whole number, but got {brief(text)}") from None
-
-
-def check_page(name: str, path: Path) -> None:
-    """That an HTML page can be written there, over nothing but another page."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise VitsearchError(f"`{name}` must be a file in a folder that exists, but got {str(path)!r}")
-    if path.exists() and path.suffix.lower() not in (".html", ".htm"):
-        raise VitsearchError(f"`{name}` must be a new file, or a page that ends in .html, but got {str(path)!r}")
 
 
 class Patches(tuple[int, ...]):

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from vitsearch.architecture import check_whole
-from vitsearch.options import NUMBER, JsonOption, check_page
+from vitsearch.options import NUMBER, JsonOption
 from vitsearch.terminal import emit, progress_bar
 
 log = logging.getLogger("vitsearch")
@@ -30,7 +30,6 @@ def report(
     """One page that needs nothing else: what was asked, what was found, how to repeat it; several studies compared."""
     from vitsearch.report import write_report
 
-    check_page("--out", out)
     with progress_bar("reading", len(study)) as tick:
         shown = write_report(study, out, correlations=correlations, progress=tick)
     for one in shown:

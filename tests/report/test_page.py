@@ -109,10 +109,10 @@ def test_correlations_go_along(cli: Cli, write_study: WriteStudy, tmp_path: Path
 def test_bad_input(cli: Cli, write_study: WriteStudy, tmp_path: Path) -> None:
     folder = write_study(tmp_path / "run")
     assert "is not a study" in cli("report", tmp_path, "--out", tmp_path / "page.html").error()
-    assert "`out` must lie in a folder" in cli("report", folder, "--out", tmp_path / "no" / "page.html").error()
+    assert "`out` must be a file in a folder" in cli("report", folder, "--out", tmp_path / "no" / "page.html").error()
     assert "`out` must be a file" in cli("report", folder, "--out", tmp_path).error()
     journal = (folder / "trials.jsonl").read_text()
-    assert "`--out` must be a new file, or a page" in cli("report", folder, "--out", folder / "trials.jsonl").error()
+    assert "`out` must be a new file, or a page" in cli("report", folder, "--out", folder / "trials.jsonl").error()
     assert (folder / "trials.jsonl").read_text() == journal
     assert not (tmp_path / "page.html").exists()
 

@@ -20,6 +20,7 @@ from string import Template
 from typing import Any
 
 from vitsearch import __version__
+from vitsearch.errors import VitsearchError
 from vitsearch.records import write_atomically
 
 SCRIPTS = (
@@ -37,6 +38,14 @@ POLICY = (
 
 
 @cache
+def check_page(name: str, path: Path) -> None:
+    """That a page can be written there, over nothing but another page; `name` is of the argument."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise VitsearchError(f"`{name}` must be a file in a folder that exists, but got {str(path)!r}")
+    if path.exists() and path.suffix.lower() not in (".html", ".htm"):
+        raise VitsearchError(f"`{name}` must be a new file, or a page that ends in .html, but got {str(path)!r}")
+
+
 def asset(name: str) -> str:
     return (files("vitsearch.report") / "assets" / name).read_text("utf-8")
 

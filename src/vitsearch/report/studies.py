@@ -9,7 +9,7 @@ from typing import Any
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.records import parse_json
 from vitsearch.report.correlation import correlation_section
-from vitsearch.report.page import write_page
+from vitsearch.report.page import check_page, write_page
 from vitsearch.report.reading import STUDY, Reader
 from vitsearch.report.views import view
 
@@ -28,10 +28,7 @@ def write_report(
     folders, path = [Path(study) for study in studies], Path(out)
     if not folders:
         raise VitsearchError("`report` must have at least one study to show, but got none")
-    if not path.parent.is_dir():
-        raise VitsearchError(f"`out` must lie in a folder that exists, but got {str(path)!r}")
-    if path.is_dir():
-        raise VitsearchError(f"`out` must be a file, but got the folder {str(path)!r}")
+    check_page("out", path)
     views = []
     for reader in named_readers(folders):
         reader.refresh()

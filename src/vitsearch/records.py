@@ -64,8 +64,8 @@ def supernet_and_images(text: str) -> tuple[str, int | None]:
     folder, given, count = text.rpartition(IMAGES)
     if not given:
         return text, None
-    if not count.isdecimal():
-        raise VitsearchError(f"`images` must be a whole number, as in supernet:DIR{IMAGES}1000, but got {count!r}")
+    if not (count.isascii() and count.isdecimal() and len(count) < 10):
+        raise VitsearchError(f"`images` must be a whole number, as in supernet:DIR{IMAGES}1000, but got {brief(count)}")
     return folder, int(count)
 
 

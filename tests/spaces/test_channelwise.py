@@ -114,6 +114,14 @@ def test_leaning_is_drawing_slot_by_slot_given_the_limits(identity: float) -> No
     assert chisquare(observed, expected).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("name", ["vitas", "vitas:slot_count=3,identity=no,steps=5,embed_dim=16+24"])
+def test_rows_are_counted_before_they_are_listed(name: str) -> None:
+    space = SPACES[name]
+    assert isinstance(space, Channelwise)
+    rows = space.slot_choices.rows * len(space.patch_sizes) * len(space.embed_dim)
+    assert rows == len(space.region().cells)
+
+
 def test_leaning_needs_slots_that_may_be_empty_and_a_network_that_is_possible() -> None:
     with pytest.raises(VitsearchError, match="`identity` must be from 0 to 1"):
         SMALL.region(geometry=TINY).lean(Random(0), 1.5)
@@ -168,6 +176,7 @@ def test_ratios_of_empty_slots_say_nothing() -> None:
         ({"num_heads": [3] * 16, "attention_ratio": [None] * 16}, "`attention_ratio` must be a positive number"),
         ({"num_heads": [0] * 16, "mlp_ratio": ["x"] * 16}, "`mlp_ratio` must be a positive number"),
         ({"num_heads": [7] * 16, "attention_ratio": [0.1] * 16, "mlp_ratio": [0.1] * 16}, "3 x 7 heads"),
+        ({"num_heads": [3] * 16, "attention_ratio": [1e-9] * 16, "mlp_ratio": [1] * 16}, "`attention_ratio` .* 1e-09"),
         ({"scale": "width"}, "`scale` must be one of head, embed"),
         ({"patch_sizes": [4]}, "has no setting 'patch_sizes'"),
         ({"patch_size": 0}, "`patch_size` must be a whole number"),
@@ -303,11 +312,15 @@ def test_a_variant_is_its_name() -> None:
     ("name", "reason"),
     [
         ("vitas:heads=3", "must name its choices once each, such as embed_dim=.*Did you mean 'num_heads'"),
-        ("vitas:num_heads=5", "`attention_dim` must divide by 3 x `steps` x heads, but got 1440"),
+        ("vitas:num_heads=5", "`attention_dim` must divide by 3 x `steps` x heads, 3 x 10 x 5, but got 1440"),
+        ("vitas:mlp_dim=1445", "`mlp_dim` must divide by `steps`, 10, but got 1445"),
         ("vitas:num_heads=3+3", "`num_heads` must have different choices"),
         ("vitas:embed_dim=", "`embed_dim` must be a whole number, but got ''"),
         ("vitas:embed_dim=64+-3", "`embed_dim` must be a whole number, but got '-3'"),
         ("vitas:slot_count=0", "`slot_count` must be a whole number from 1 to 1024, but got 0"),
+        ("vitas:slot_count=1024", "must make at most 1000000 rows to count, but got 141726750: 1024 slots of 10 steps"),
+        ("vitas:embed_dim=" + "9" * 5000, r"`embed_dim` must be a whole number, but got '9{70,80}\.\.\.$"),
+        ("vitas:embed_dim=\u0663", "`embed_dim` must be a whole number"),
         ("vitas:identity=maybe", "`identity` must be yes or no, but got 'maybe'"),
         ("vitas:depth=3", "must name its choices once each"),
         ("vitas-block:slot_count=3", "must name its choices once each"),

@@ -101,6 +101,7 @@ def test_some_images_judge_where_that_is_asked_for(tmp_path: Path, trained: Path
     assert done["trials"] == 3 and name in done["best"]["measured"]
     for wrong, rule in (
         ("many", "`images` must be a whole number"),
+        ("9" * 5000, "`images` must be a whole number"),
         ("100000", "`images` must be a whole number from"),
     ):
         with pytest.raises(VitsearchError, match=rule):

@@ -30,7 +30,7 @@ from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost, 
 from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.spaces.base import SPACES, Knob, Space
 from vitsearch.spaces.ratioed import Ratioed, check_ratio, read_count
-from vitsearch.spaces.slotted import Frame, Member, Slots, SlottedRegion
+from vitsearch.spaces.slotted import MOST_ROWS, Frame, Member, Slots, SlottedRegion
 
 
 def read_flag(name: str, text: str) -> bool:
@@ -48,6 +48,18 @@ class Channelwise(Ratioed):
     slot_count: int = 16
     identity: bool = True
     """Whether slots may be empty."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rows = self.slot_choices.rows * len(self.patch_sizes) * len(self.embed_dim)
+        if rows > MOST_ROWS:
+            found = f"{self.slot_count} slots of {self.steps} steps, {len(self.embed_dim)} widths"
+            rule = f"`slot_count`, `steps`, `embed_dim` and patch sizes must make at most {MOST_ROWS} rows to count"
+            raise VitsearchError(f"{rule}, but got {rows}: {found}, {len(self.patch_sizes)} patch sizes")
+
+    @property
+    def slot_choices(self) -> Slots:
+        return Slots(self.slot_count, self.num_heads, self.steps, self.identity)
 
     @property
     def patches(self) -> tuple[int, ...]:
@@ -238,8 +250,7 @@ ABSENT = Absent()
 
 @lru_cache(maxsize=32)
 def _region(space: Channelwise, limits: Limits, geometry: Geometry) -> SlottedRegion:
-    slots = Slots(space.slot_count, space.num_heads, space.steps, space.identity)
-    return SlottedRegion(slots, space.frames(geometry), limits, space.name, space.settle)
+    return SlottedRegion(space.slot_choices, space.frames(geometry), limits, space.name, space.settle)
 
 
 def _minus(more: Cost, less: Cost) -> Cost:

@@ -33,8 +33,8 @@ Readers: TypeAlias = Mapping[str, Callable[[str, str], Any]]
 
 
 def read_number(name: str, text: str, most: int = LARGEST) -> int:
-    if not text.isdecimal():
-        raise VitsearchError(f"`{name}` must be a whole number, but got {text!r}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise VitsearchError(f"`{name}` must be a whole number, but got {brief(text)}")
     return check_whole(name, int(text), most=most)
 
 
@@ -71,10 +71,12 @@ class Ratioed(Space):
         for name in ("embed_dim", "num_heads"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise VitsearchError(f"`{name}` must have different choices, but got {brief(getattr(self, name))}")
-        for name, width, parts in (("attention_dim", self.attention_dim, 3), ("mlp_dim", self.mlp_dim, 1)):
-            for heads in self.num_heads if parts == 3 else (1,):
-                if width % (parts * self.steps * heads):
-                    raise VitsearchError(f"`{name}` must divide by {parts} x `steps` x heads, but got {width}")
+        for heads in self.num_heads:
+            if self.attention_dim % (3 * self.steps * heads):
+                rule = f"`attention_dim` must divide by 3 x `steps` x heads, 3 x {self.steps} x {heads}"
+                raise VitsearchError(f"{rule}, but got {self.attention_dim}")
+        if self.mlp_dim % self.steps:
+            raise VitsearchError(f"`mlp_dim` must divide by `steps`, {self.steps}, but got {self.mlp_dim}")
 
     own_readers: ClassVar[Readers] = {}
     """Of the fields that a subclass adds, those that a variant may change."""
@@ -173,7 +175,7 @@ def _kept_block(
 ) -> Attention:
     hidden = check_whole("mlp_ratio * width", round(mlp_dim * check_ratio("mlp_ratio", mlp_ratio)), most=LARGEST * 16)
     whole = round(attention_dim * check_ratio("attention_ratio", attention_ratio))
-    if whole % (3 * heads):
+    if whole % (3 * heads) or not whole:
         raise BadSettings(
             f"`attention_ratio` must give a width that 3 x {heads} heads divide, but got {attention_ratio}: {whole}"
         )

@@ -21,6 +21,8 @@ from vitsearch.cost import Cost, Limits
 from vitsearch.errors import NothingFits, VitsearchError
 from vitsearch.spaces.region import Cell, Region
 
+MOST_ROWS = 1_000_000  # some twenty seconds and half a gigabyte
+
 
 class Slots(NamedTuple):
     """The choices of a slot. `optional`: it may be empty."""
@@ -33,6 +35,11 @@ class Slots(NamedTuple):
     @property
     def depths(self) -> range:
         return range(0 if self.optional else self.number, self.number + 1)
+
+    @property
+    def rows(self) -> int:
+        """How many there are for each frame: so many depths and sums of attention steps."""
+        return sum(depth * (self.steps - 1) + 1 for depth in self.depths)
 
 
 class Frame(NamedTuple):

@@ -26,6 +26,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
+from vitsearch.search_command import refuse
 from vitsearch.spaces import SPACES, Space, patch_words
 from vitsearch.terminal import emit, progress_bar
 
@@ -37,8 +38,10 @@ def identity(
     min_throughput: Annotated[
         int | None, typer.Option("--min-throughput", **NUMBER, help="Images/s, measured on this machine.")
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", **NUMBER, help="Networks to measure.")] = 1000,
-    batch_size: Annotated[int, typer.Option("--batch-size", **NUMBER, help="Images at once when measuring.")] = 256,
+    samples: Annotated[int | None, typer.Option("--samples", **NUMBER, help="Networks to measure [1000].")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", **NUMBER, help="Images at once when measuring [256].")
+    ] = None,
     image_size: ImageSizeOption = None,
     classes: ClassesOption = None,
     patch_size: PatchOption = None,
@@ -53,6 +56,7 @@ def identity(
     if (min_throughput is not None) + len(limits.bounds()) != 1:
         raise VitsearchError("exactly one of `--max-params`, `--max-macs`, `--min-throughput` must be given")
     if min_throughput is None:
+        refuse("a budget that is solved for", {"samples": samples, "batch-size": batch_size})
         shown = solve(found, limits, geometry)
     else:
         shown = measure(found, min_throughput, geometry, samples, batch_size, seed, device)
@@ -78,11 +82,18 @@ def solve(space: Space, limits: Limits, geometry: Geometry) -> dict[str, Any]:
 
 
 def measure(
-    space: Space, target: int, geometry: Geometry, samples: int, batch_size: int, seed: int, device: str
+    space: Space,
+    target: int,
+    geometry: Geometry,
+    samples: int | None,
+    batch_size: int | None,
+    seed: int,
+    device: str,
 ) -> dict[str, Any]:
     from vitsearch.environment import pick_device
-    from vitsearch.throughput import Stopwatch, identity_for_throughput
+    from vitsearch.throughput import BATCH, SAMPLES, Stopwatch, identity_for_throughput
 
+    samples, batch_size = SAMPLES if samples is None else samples, BATCH if batch_size is None else batch_size
     watch = Stopwatch(geometry=geometry, batch_size=batch_size, device=pick_device(device))
     with progress_bar("measuring", 1) as tick:
         found = identity_for_throughput(space, target, watch, samples=samples, seed=seed, progress=tick)

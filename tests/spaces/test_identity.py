@@ -97,3 +97,6 @@ def test_command_line(cli: Callable[..., Any]) -> None:
     assert "identity:probability=0.462541" in cli("identity", "vitas", "--max-macs", "1G").out
     assert "exactly one of" in cli("identity", "vitas").error()
     assert "1,833,065,625" in cli("identity", "vitas", "--max-macs", "3G").error()
+    for unused, value in (("--samples", 5), ("--batch-size", 0)):  # nothing is measured
+        rule = f"`{unused}` must not be given with a budget that is solved for, but got {value}"
+        assert rule in cli("identity", "vitas", "--max-macs", "1G", unused, value).error()

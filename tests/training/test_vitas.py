@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,18 +23,20 @@ from vitsearch.search import Domain, History, parse_strategy
 from vitsearch.spaces import SPACES, cost_of
 from vitsearch.spaces.channelwise import Repeated
 from vitsearch.study import run_search
+from vitsearch.tasks.classification import Classification
 from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.recipe import RECIPES, change
 from vitsearch.training.run import Machine, train_network
 from vitsearch.training.subnets import Identity
-from vitsearch.training.supernet import DRAWN, NEVER, read_supernet
+from vitsearch.training.supernet import DRAWN, NEVER, SupernetTrainer, read_supernet
 from vitsearch.training.trainer import evaluate
 
 MICRO = SPACES["vitas-micro"]
 GEOMETRY = Geometry(image_size=16, classes=10)
 SIZES = ["--image-size", "16", "--patch-size", "4,8"]
+LISTS = ("num_heads", "attention_ratio", "mlp_ratio")
 
 
 def test_from_a_budget_to_a_retrained_network(tmp_path: Path, cli: Callable[..., Any]) -> None:
@@ -145,6 +148,26 @@ def test_one_block_by_trying_them_all(tmp_path: Path) -> None:
     assert len({json.dumps(trial.settings) for trial in study.trials}) == 16 == space.size
     assert study.best is not None
     assert study.best.measured[objective] == max(trial.measured[objective] for trial in study.trials)
+
+
+@pytest.mark.parametrize("subnets", ["sandwich", "uniform"])
+def test_the_ends_are_those_at_the_size_of_the_images(subnets: str, tmp_path: Path) -> None:
+    """At 224 px, patches of 8 would have the fewest parameters: the position tables of others are long."""
+    space, geometry = MICRO.with_patch_size((2, 4, 8)), Geometry(image_size=32, classes=10)
+    options: dict[str, Any] = {"classes": 10, "seed": 1, "world": World(device=torch.device("cpu"))}
+    options |= {"checkpoint": tmp_path / "checkpoint", "journal": None, "scheme": subnets}
+    supernet = SuperTransformer(space, geometry, seed=0)
+    loader = SimpleNamespace(steps_per_epoch=1)  # no step is made
+    trainer = SupernetTrainer(supernet, Classification(), RECIPES["quick"], loader, None, **options)
+    ends = [trainer.looked_at()[name][0] for name in ("largest", "smallest")]
+    for found, choose, slot in zip(ends, (max, min), ((4, 1.0), (0, None)), strict=True):
+        lists = {name: [value] * 4 for name, value in zip(LISTS, (slot[0], slot[1], slot[1]), strict=True)}
+        alike = [{"space": space.name, "patch_size": n, "embed_dim": w, **lists} for n in (2, 4, 8) for w in (16, 32)]
+        expected = choose(alike, key=lambda settings: cost_of(settings, geometry))
+        assert cost_of(found, geometry) == cost_of(expected, geometry)
+        assert found["patch_size"] == expected["patch_size"] == (2 if choose is max else 4)
+    if subnets == "sandwich":
+        assert trainer.architectures()[:2] == [space.decode(end) for end in ends]
 
 
 def test_steps_draw_with_the_probability() -> None:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Protocol
 
 from vitsearch.architecture import Settings, brief, check_seed, check_whole
+from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.registry import Registry
 from vitsearch.spaces import Space
@@ -38,11 +39,15 @@ class Uniform:
         return [draw(space, generator_of(seed, step))]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sandwich:
     """The largest network, the smallest, and two drawn as `Uniform` draws (Yu et al., ICCV 2019; S3).
 
     Largest and smallest are by parameters; in a space with windows, they have its largest and smallest windows too.
     """
+
+    geometry: Geometry = IMAGENET
+    """Of the images: which of several patch sizes has the fewest parameters is a matter of them."""
 
     def choose(self, space: Space, seed: int, step: int) -> list[Settings]:
         random = generator_of(seed, step)
@@ -52,7 +57,7 @@ class Sandwich:
         """Those of every step. Windows that all cover a map cost the same: the ends of the space know them apart."""
         if isinstance(space, Windowed):
             return [space.end(max), space.end(min)]
-        region = space.region()
+        region = space.region(geometry=self.geometry)
         return [region.largest(), region.smallest()]
 
 

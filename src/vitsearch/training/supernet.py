@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vitsearch.architecture import Architecture, Settings
+from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.models.folder import CONFIG, WEIGHTS
@@ -79,7 +81,9 @@ class SupernetTrainer(Trainer):
         """`recorded`: on one GPU, layers that come again and again go as one launch, compiled or not."""
         self.space, self.candidates, self.calibration = supernet.space, candidates, calibration
         self.in_place = in_place
-        self.scheme = scheme_of(scheme, supernet.space, candidates)
+        self.geometry = supernet.geometry
+        found = scheme_of(scheme, supernet.space, candidates)
+        self.scheme = replace(found, geometry=self.geometry) if isinstance(found, Sandwich) else found
         super().__init__(supernet, *arguments, **options)
         if recorded and not supernet.few_shapes:  # too many to compile
             self.record()
@@ -128,7 +132,7 @@ class SupernetTrainer(Trainer):
     @cached_property
     def largest(self) -> Settings:
         """Of those that steps draw from."""
-        return ends_of(self.space, self.candidates if isinstance(self.scheme, Preferred) else None)[1]
+        return ends_of(self.space, self.geometry, self.candidates if isinstance(self.scheme, Preferred) else None)[1]
 
     def architectures(self) -> list[Architecture]:
         """Of the present step; where the largest network teaches the others, it comes first."""
@@ -153,7 +157,8 @@ class SupernetTrainer(Trainer):
         Where slots may be empty, the largest is far from all that steps draw, and some of steps that never come are
         looked at too.
         """
-        found = dict(zip(("smallest", "largest"), ([one] for one in ends_of(self.space, self.candidates)), strict=True))
+        ends = ends_of(self.space, self.geometry, self.candidates)
+        found = {"smallest": [ends[0]], "largest": [ends[1]]}
         if isinstance(self.scheme, Identity):
             numbers = range(NEVER, NEVER + DRAWN)
             found["drawn"] = [self.scheme.choose(self.space, self.seed, number)[0] for number in numbers]
@@ -194,12 +199,12 @@ def accuracy(
     return {name: sum(one[name] for one in found) / len(found) for name in found[0]}
 
 
-def ends_of(space: Space, candidates: Sequence[Settings] | None) -> tuple[Settings, Settings]:
-    """The networks with the fewest and the most parameters."""
+def ends_of(space: Space, geometry: Geometry, candidates: Sequence[Settings] | None) -> tuple[Settings, Settings]:
+    """The networks with the fewest and the most parameters; what a patch size costs is a matter of the image."""
     if candidates is None:
-        region = space.region()
+        region = space.region(geometry=geometry)
         return region.smallest(), region.largest()
-    ordered = sorted(candidates, key=lambda settings: cost_of(settings).params)
+    ordered = sorted(candidates, key=lambda settings: cost_of(settings, geometry).params)
     return ordered[0], ordered[-1]
 
 

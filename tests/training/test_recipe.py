@@ -143,6 +143,8 @@ def test_betas_epsilon_and_momentum_reach_the_optimizer_or_are_refused() -> None
     assert made()["betas"] == (0.9, 0.999) and made(betas=(0.8, 0.9))["betas"] == (0.8, 0.9)
     assert made(optimizer="lion")["betas"] == (0.9, 0.99)  # its own
     assert made(optimizer="lion", betas=(0.8, 0.9))["betas"] == (0.8, 0.9)
+    with pytest.raises(VitsearchError, match="`optimizer` must be one of timm's, but got 'fusedadamw'"):
+        made(optimizer="fusedadamw")  # it asserts that APEX is there
     assert made(optimizer="lamb", epsilon=1e-4)["eps"] == 1e-4
     assert made(optimizer="sgd", momentum=0.5)["momentum"] == 0.5
     refused: list[tuple[str, str, Any]] = [("sgd", "betas", (0.8, 0.9)), ("lion", "epsilon", 1e-4)]

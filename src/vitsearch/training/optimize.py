@@ -51,7 +51,7 @@ def make_optimizer(recipe: Recipe, network: Any, task: nn.Module) -> torch.optim
             momentum=recipe.momentum,
             **options,
         )
-    except (ValueError, KeyError, ImportError) as error:
+    except (ValueError, KeyError, ImportError, AssertionError) as error:
         raise VitsearchError(f"`optimizer` must be one of timm's, but got {recipe.optimizer!r}: {error}") from None
     return optimizer
 

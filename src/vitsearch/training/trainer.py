@@ -4,8 +4,8 @@
     epoch:  mean loss, accuracy on the validation part, one line in `epochs.jsonl`
     save:   every `save_every` steps, one checkpoint that resumes to the same weights
 
-A loss that is not finite takes the training back to its last checkpoint and halves the rate, `RETRIES` times. Memory
-that runs out halves the micro-batch.
+A loss, or a weight, that is not finite takes the training back to its last checkpoint and halves the rate, `RETRIES`
+times. Memory that runs out halves the micro-batch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class NotFinite(Exception):
-    """The loss of the steps since the last look is not finite."""
+    """The loss of the steps since the last look, or on the validation part, or a weight is not finite."""
 
 
 class Step(nn.Module):
@@ -239,9 +239,12 @@ class Trainer:
     # --- between steps
 
     def look(self) -> None:
-        """Wait for the device, see whether the loss is finite, and tell how fast it goes."""
+        """Wait for the device, see whether loss and weights are finite, and tell how fast it goes.
+
+        The weights too, because the loss knows nothing of the last step: they go into checkpoints.
+        """
         seen = self.world.total(self.meter.clone())
-        if not math.isfinite(float(seen[0])):
+        if not math.isfinite(float(seen[0])) or not are_finite(self.parameters.values()):
             raise NotFinite
         now, step = time.perf_counter(), self.position.step
         if now > self.clock and step > self.clocked:
@@ -258,6 +261,8 @@ class Trainer:
         row |= {"micro_batches": self.position.micro_batches, "images_per_second": round(self.speed, 1)}
         if self.validation is not None and (epoch % self.evaluate_every == 0 or epoch == self.recipe.epochs):
             row |= {f"validation_{name}": value for name, value in self.evaluate(self.validation).items()}
+            if not all(map(math.isfinite, row.values())):
+                raise NotFinite
         if self.journal is not None:
             self.journal.append(row)
         if self.on_epoch is not None:
@@ -355,6 +360,11 @@ def evaluate(network: nn.Module, batches: Iterable[Batch], world: World, precisi
         "loss": loss / images_seen,
         "images": int(images_seen),
     }
+
+
+def are_finite(parameters: Iterable[Tensor]) -> bool:
+    largest = torch._foreach_norm([one.detach() for one in parameters], float("inf"))
+    return bool(torch.stack(largest).isfinite().all())
 
 
 def _mixer(recipe: Recipe, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:

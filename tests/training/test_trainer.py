@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitsearch.cost import Geometry
-from vitsearch.data import open_training_data
+from vitsearch.data import Batch, open_training_data
 from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.spaces import SPACES, sample
 from vitsearch.tasks import Classification
@@ -186,6 +186,29 @@ def test_out_of_memory_halves_the_micro_batch(tmp_path: Path, monkeypatch: pytes
     assert cut.epochs[-1]["loss"] == pytest.approx(whole.epochs[-1]["loss"], rel=1e-3)
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.allclose(first[name], second[name], atol=2e-3) for name in first)
+
+
+def test_out_of_memory_in_evaluation_too(caplog: pytest.LogCaptureFixture) -> None:
+    """A training that goes on in pieces ended where its first epoch was looked at."""
+
+    class Greedy(torch.nn.Linear):
+        most = 1000
+
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) > self.most:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+            return super().forward(x)
+
+    network, images, labels = Greedy(4, 3), torch.randn(100, 4), torch.arange(100) % 3
+    batches = [Batch(images[:64], labels[:64]), Batch(images[64:], labels[64:])]
+    world = World(device=torch.device("cpu"))
+    whole = trainer_module.evaluate(network, batches, world, "float32")
+    network.most = 20
+    assert trainer_module.evaluate(network, batches, world, "float32") == pytest.approx(whole)
+    assert [record.message[-8:] for record in caplog.records] == ["2 pieces", "4 pieces"]
+    network.most = 0
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        trainer_module.evaluate(network, batches, world, "float32")
 
 
 def test_folders_that_are_not_this_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,19 +332,23 @@ class Trainer:
 
 @torch.no_grad()
 def evaluate(network: nn.Module, batches: Iterable[Batch], world: World, precision: str) -> dict[str, float]:
-    """Percent right and mean cross-entropy over all images of all processes, in evaluation mode."""
+    """Percent right and mean cross-entropy over all images of all processes, in evaluation mode.
+
+    Where memory runs out, batches go through in pieces, as in training.
+    """
     training = network.training
     network.eval()
     counts = torch.zeros(4, dtype=torch.float64, device=_float64_device(world.device))
     dtype = getattr(torch, precision)
-    full = 0
+    full, pieces = 0, 1
     try:
         for images, labels in batches:
             full = max(full, len(images))
             if images.is_cuda and len(images) < full:  # filled up, since what is compiled is compiled for one shape
                 images = nn.functional.pad(images, (0, 0, 0, 0, 0, 0, 0, full - len(images)))
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                logits = network(images)[: len(labels)]
+                logits, pieces = look_in_pieces(network, images, pieces)
+            logits = logits[: len(labels)]
             right = accuracy(logits, labels)
             loss = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
             sums = [right.top1, right.top5, loss, torch.tensor(float(len(labels)), device=loss.device)]
@@ -360,6 +364,20 @@ def evaluate(network: nn.Module, batches: Iterable[Batch], world: World, precisi
         "loss": loss / images_seen,
         "images": int(images_seen),
     }
+
+
+def look_in_pieces(network: nn.Module, images: Tensor, pieces: int) -> tuple[Tensor, int]:
+    """Logits, and into how many pieces the batch had to be cut: `pieces`, or more where memory ran out."""
+    while True:
+        try:
+            return torch.cat([network(some) for some in images.chunk(pieces)]), pieces
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or 2 * pieces > len(images):
+                raise
+        pieces *= 2  # out here the error does not hold the batch's memory any more
+        log.warning("out of memory: batches of %d are evaluated in %d pieces", len(images), pieces)
+        if images.is_cuda:
+            torch.cuda.empty_cache()
 
 
 def are_finite(parameters: Iterable[Tensor]) -> bool:

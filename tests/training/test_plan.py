@@ -36,6 +36,10 @@ def test_a_change_is_not_recorded_while_another_process_writes(tmp_path: Path) -
     assert read_plan(tmp_path / "run")[1] == [HERE]
     enter_folder(tmp_path / "run", PLAN, {"torch": "3"}, True, True)
     assert read_plan(tmp_path / "run")[1] == [HERE, {"torch": "3"}]
+    (tmp_path / "run" / "result.json").touch()
+    for allow in (False, True):  # a finished one is shown anywhere, and nothing is said to have run here
+        enter_folder(tmp_path / "run", PLAN, {"torch": "4"}, True, allow)
+    assert len(read_plan(tmp_path / "run")[1]) == 2
 
 
 @pytest.mark.parametrize("kind", ["timm", "folder"])

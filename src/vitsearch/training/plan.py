@@ -145,6 +145,8 @@ def enter_folder(folder: Path, plan: TrainingPlan, environment: dict[str, Any], 
         return write_plan(folder, plan, [environment])
     written, environments = read_plan(folder)
     check_same(folder, written, plan)
+    if (folder / RESULT).exists():
+        return  # finished: nothing is computed here, so there is nothing to allow or to record
     changes = describe_changes(environments[-1], environment)
     if changes and not allow:
         raise BadStudy(f"{folder} was made elsewhere ({changes}); give --allow-changed to continue, which is recorded")

@@ -428,3 +428,21 @@ def test_a_full_disk_and_closed_streams_are_one_line(arch: Path, tmp_path: Path)
     read = f"{ours} sample autoformer-tiny -n 2000 --json | head -c 1; exit ${{PIPESTATUS[0]}}"  # who reads has left
     ran = subprocess.run(["bash", "-c", read], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[", "")
+
+
+def test_ctrl_c_while_modules_load_is_one_line() -> None:
+    """The import of `bench_command` is one that no command has begun before."""
+    code = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "vitsearch.bench_command":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("vitsearch", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (130, "") and done.stderr == "vitsearch: interrupted before it began\n"

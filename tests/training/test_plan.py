@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 from vitsearch.cost import Geometry
 from vitsearch.errors import BadStudy
 from vitsearch.training.distill import distillation
-from vitsearch.training.plan import STUDY, TrainingPlan, enter_folder, read_plan
+from vitsearch.training.plan import EPOCHS, STUDY, EpochLog, TrainingPlan, enter_folder, read_plan
 from vitsearch.training.recipe import RECIPES
 from vitsearch.training.run import read_training, with_teacher_digest
 
@@ -26,6 +27,19 @@ HERE = {"torch": "2"}
 
 def enter(folder: Path, plan: TrainingPlan, resume: bool = True) -> None:
     enter_folder(folder, plan, HERE, resume, False)
+
+
+def test_a_change_is_not_recorded_while_another_process_writes(tmp_path: Path) -> None:
+    enter(tmp_path / "run", PLAN, resume=False)
+    with closing(EpochLog(tmp_path / "run" / EPOCHS)), pytest.raises(BadStudy, match="written by another process"):
+        enter_folder(tmp_path / "run", PLAN, {"torch": "3"}, True, True)
+    assert read_plan(tmp_path / "run")[1] == [HERE]
+    enter_folder(tmp_path / "run", PLAN, {"torch": "3"}, True, True)
+    assert read_plan(tmp_path / "run")[1] == [HERE, {"torch": "3"}]
+    (tmp_path / "run" / "result.json").touch()
+    for allow in (False, True):  # a finished one is shown anywhere, and nothing is said to have run here
+        enter_folder(tmp_path / "run", PLAN, {"torch": "4"}, True, allow)
+    assert len(read_plan(tmp_path / "run")[1]) == 2
 
 
 @pytest.mark.parametrize("kind", ["timm", "folder"])

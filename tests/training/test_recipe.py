@@ -122,6 +122,8 @@ def test_fields_from_texts() -> None:
         ({"learning_rate": "nan"}, "`learning_rate` must be above 0, but got nan"),
         ({"warmup_epochs": "30"}, "`warmup_epochs` must be less than `epochs`"),
         ({"mixup": "0.8", "batch_size": "63"}, "`batch_size` must be even"),
+        ({"betas": "0.9"}, "`betas` must be two numbers, but got"),
+        ({"betas": "0.9,0.99,0.5"}, "`betas` must be two numbers, but got"),
         ({"augmentation.flp": "1"}, "Did you mean 'flip'"),
         ({"source": "me"}, "no recipe field named 'source'"),
     ],
@@ -129,3 +131,23 @@ def test_fields_from_texts() -> None:
 def test_bad_fields_are_named(changes: dict[str, str], said: str) -> None:
     with pytest.raises(VitsearchError, match=said.replace("(", r"\(")):
         change(RECIPES["quick"], changes)
+
+
+def test_betas_epsilon_and_momentum_reach_the_optimizer_or_are_refused() -> None:
+    """AdamW took them, and others took none of them and said nothing."""
+
+    def made(**fields: Any) -> dict[str, Any]:
+        recipe = replace(RECIPES["quick"], **fields)
+        return make_optimizer(recipe, torch.nn.Linear(2, 2), Classification()).param_groups[0]
+
+    assert made()["betas"] == (0.9, 0.999) and made(betas=(0.8, 0.9))["betas"] == (0.8, 0.9)
+    assert made(optimizer="lion")["betas"] == (0.9, 0.99)  # its own
+    assert made(optimizer="lion", betas=(0.8, 0.9))["betas"] == (0.8, 0.9)
+    with pytest.raises(VitsearchError, match="`optimizer` must be one of timm's, but got 'fusedadamw'"):
+        made(optimizer="fusedadamw")  # it asserts that APEX is there
+    assert made(optimizer="lamb", epsilon=1e-4)["eps"] == 1e-4
+    assert made(optimizer="sgd", momentum=0.5)["momentum"] == 0.5
+    refused: list[tuple[str, str, Any]] = [("sgd", "betas", (0.8, 0.9)), ("lion", "epsilon", 1e-4)]
+    for optimizer, name, value in [*refused, ("adamw", "momentum", 0.5)]:
+        with pytest.raises(VitsearchError, match=f"`{name}` must not be given with optimizer {optimizer}, but got"):
+            made(optimizer=optimizer, **{name: value})

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitsearch.cost import Geometry
-from vitsearch.data import open_training_data
+from vitsearch.data import Batch, open_training_data
 from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.spaces import SPACES, sample
 from vitsearch.tasks import Classification
@@ -146,6 +146,31 @@ def test_a_hopeless_training_says_so_and_keeps_its_checkpoint(tmp_path: Path, mo
     assert all(tensor.isfinite().all() for tensor in tensors.values())
 
 
+def test_weights_that_the_last_step_made_infinite_are_not_kept(tmp_path: Path) -> None:
+    """Each loss is finite, and the step after it is what goes wrong: with one step in all, no other loss tells."""
+    recipe = replace(RECIPE, epochs=1, batch_size=1257, optimizer="sgd", learning_rate=1e38, rate_batch=None, clip=None)
+    with pytest.raises(TrainingFailed, match="not finite near step 1, with 3 lower rates too"):
+        train_network(plan(recipe), tmp_path / "run", machine=CPU)
+    tensors, position, _ = read_checkpoint(tmp_path / "run" / "checkpoint.safetensors")
+    assert position.step == 0 and all(tensor.isfinite().all() for tensor in tensors.values())
+
+
+def test_a_validation_loss_that_is_not_finite_goes_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluate, calls = trainer_module.evaluate, [0]
+
+    def poisoned(*given: Any) -> dict[str, float]:
+        calls[0] += 1
+        return evaluate(*given) | ({"loss": float("inf")} if calls[0] in (1, worst) else {})
+
+    monkeypatch.setattr(trainer_module, "evaluate", poisoned)
+    worst = 1
+    assert train_network(plan(), tmp_path / "run", machine=CPU).result["retries"] == 1
+    calls[0], worst = 1, 4  # both epochs, then the test part
+    with pytest.raises(TrainingFailed, match="the loss on the test part is not finite"):
+        train_network(plan(), tmp_path / "other", machine=CPU)
+    assert not (tmp_path / "other" / "result.json").exists()
+
+
 def test_out_of_memory_halves_the_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train_network(plan(replace(RECIPE, drop_path=0.0)), tmp_path / "whole", machine=CPU)
     forward = trainer_module.Step.forward
@@ -163,6 +188,29 @@ def test_out_of_memory_halves_the_micro_batch(tmp_path: Path, monkeypatch: pytes
     assert all(torch.allclose(first[name], second[name], atol=2e-3) for name in first)
 
 
+def test_out_of_memory_in_evaluation_too(caplog: pytest.LogCaptureFixture) -> None:
+    """A training that goes on in pieces ended where its first epoch was looked at."""
+
+    class Greedy(torch.nn.Linear):
+        most = 1000
+
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) > self.most:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+            return super().forward(x)
+
+    network, images, labels = Greedy(4, 3), torch.randn(100, 4), torch.arange(100) % 3
+    batches = [Batch(images[:64], labels[:64]), Batch(images[64:], labels[64:])]
+    world = World(device=torch.device("cpu"))
+    whole = trainer_module.evaluate(network, batches, world, "float32")
+    network.most = 20
+    assert trainer_module.evaluate(network, batches, world, "float32") == pytest.approx(whole)
+    assert [record.message[-8:] for record in caplog.records] == ["2 pieces", "4 pieces"]
+    network.most = 0
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        trainer_module.evaluate(network, batches, world, "float32")
+
+
 def test_folders_that_are_not_this_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train_network(plan(), tmp_path / "run", machine=CPU)
     with monkeypatch.context() as second:  # of several processes
@@ -177,6 +225,17 @@ def test_folders_that_are_not_this_training(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(BadStudy, match="it has files and no study"):
         train_network(plan(), tmp_path / "other", machine=CPU, resume=True)
     assert sorted(file.name for file in (tmp_path / "other").iterdir()) == ["thesis.txt"]
+
+
+def test_processes_go_on_together_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one of them looks at the folder; the others met its absence as an error of the network."""
+    train_network(plan(), tmp_path / "run", machine=CPU)
+    monkeypatch.setattr(World, "total", lambda self, values: values + 1)  # as if one more had refused
+    with pytest.raises(BadStudy, match="was made with seed=0, but got seed=1"):
+        train_network(plan(seed=1), tmp_path / "run", machine=CPU, resume=True)
+    monkeypatch.setattr(World, "writes", False)
+    with pytest.raises(VitsearchError, match="another process of this training cannot go on; its line says why"):
+        train_network(plan(seed=1), tmp_path / "run", machine=CPU, resume=True)
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

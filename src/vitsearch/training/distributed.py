@@ -37,6 +37,14 @@ class World:
         if self.size > 1:
             dist.barrier()
 
+    def agree(self, refused: Exception | None) -> None:
+        """Go on in all processes or in none: those that could, say so, and leave the reason to the one that cannot."""
+        refusals = self.total(torch.tensor(float(refused is not None), device=self.device))
+        if refused is not None:
+            raise refused
+        if refusals:
+            raise VitsearchError("another process of this training cannot go on; its line says why")
+
 
 @contextmanager
 def join_world(device: str = "auto") -> Iterator[World]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from timm.optim import create_optimizer_v2, get_optimizer_info, param_groups_weight_decay
+from timm.optim import OptimInfo, create_optimizer_v2, get_optimizer_info, param_groups_weight_decay
 from timm.optim.muon import Muon
 from timm.scheduler import CosineLRScheduler
 from torch import nn
 
+from vitsearch.architecture import brief
 from vitsearch.errors import VitsearchError
 from vitsearch.training.checkpoint import optimizer_state
 from vitsearch.training.grouped_muon import GroupedMuon
@@ -35,10 +37,9 @@ def make_optimizer(recipe: Recipe, network: Any, task: nn.Module) -> torch.optim
         )
     groups = [group for group in groups if group["params"]]
     options: dict[str, Any] = {"fused": True} if recipe.optimizer in FUSED else {}
-    if "adam" in recipe.optimizer:
-        options |= {"betas": recipe.betas, "eps": recipe.epsilon}
     try:
         known = get_optimizer_info(recipe.optimizer)
+        options |= own_options(recipe, known)
         if known.opt_class is Muon:
             options |= {"lr": recipe.rate, "weight_decay": recipe.weight_decay, "momentum": recipe.momentum}
             return GroupedMuon(groups, **options, **(known.defaults or {}))
@@ -50,9 +51,23 @@ def make_optimizer(recipe: Recipe, network: Any, task: nn.Module) -> torch.optim
             momentum=recipe.momentum,
             **options,
         )
-    except (ValueError, KeyError, ImportError) as error:
+    except (ValueError, KeyError, ImportError, AssertionError) as error:
         raise VitsearchError(f"`optimizer` must be one of timm's, but got {recipe.optimizer!r}: {error}") from None
     return optimizer
+
+
+def own_options(recipe: Recipe, known: OptimInfo) -> dict[str, Any]:
+    """Adam has the recipe's betas and epsilon; others have their own, but for what was changed in the recipe."""
+    usual = {field.name: field.default for field in dataclasses.fields(Recipe)}
+    changed = {name for name in ("betas", "epsilon", "momentum") if getattr(recipe, name) != usual[name]}
+    has = {"betas": known.has_betas, "epsilon": known.has_eps, "momentum": known.has_momentum}
+    for name in sorted(changed):
+        if not has[name]:
+            got = brief(getattr(recipe, name))
+            raise VitsearchError(f"`{name}` must not be given with optimizer {recipe.optimizer}, but got {got}")
+    wanted = changed | ({"betas", "epsilon"} if "adam" in recipe.optimizer else set())
+    arguments = {"betas": "betas", "epsilon": "eps"}
+    return {key: getattr(recipe, name) for name, key in arguments.items() if name in wanted}
 
 
 def check_optimizer(recipe: Recipe, device: torch.device) -> None:

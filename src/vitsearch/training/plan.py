@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -144,11 +145,14 @@ def enter_folder(folder: Path, plan: TrainingPlan, environment: dict[str, Any], 
         return write_plan(folder, plan, [environment])
     written, environments = read_plan(folder)
     check_same(folder, written, plan)
+    if (folder / RESULT).exists():
+        return  # finished: nothing is computed here, so there is nothing to allow or to record
     changes = describe_changes(environments[-1], environment)
     if changes and not allow:
         raise BadStudy(f"{folder} was made elsewhere ({changes}); give --allow-changed to continue, which is recorded")
     if changes:
-        write_plan(folder, plan, [*environments, environment])
+        with closing(EpochLog(folder / EPOCHS)):  # whoever else writes there is not to be disturbed
+            write_plan(folder, plan, [*environments, environment])
 
 
 def check_same(folder: Path, written: TrainingPlan, plan: TrainingPlan) -> None:

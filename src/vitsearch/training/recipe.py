@@ -43,6 +43,7 @@ class Recipe:
     """`matrices`: no vectors, tokens, or position tables; `all-but-vectors`: tokens and tables too."""
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
+    """These and `epsilon` are Adam's; an optimizer of another name has its own, unless other ones are given here."""
     epsilon: float = 1e-8
     clip: float | None = None
     """Largest norm of the gradient."""
@@ -69,6 +70,8 @@ class Recipe:
             _check_number(name, getattr(self, name), above=0.0)
         for name in ("minimum_rate", "warmup_epochs", "warmup_rate", "weight_decay", "mixup", "cutmix"):
             _check_number(name, getattr(self, name))
+        if len(self.betas) != 2:
+            raise VitsearchError(f"`betas` must be two numbers, but got {brief(self.betas)}")
         for name in ("mix_switch", "label_smoothing", "drop_path", "momentum"):
             _check_number(name, getattr(self, name), most=1.0)
         if self.label_smoothing == 1 or self.drop_path == 1:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from vitsearch.data import (
     train_loader,
 )
 from vitsearch.environment import describe_environment
-from vitsearch.errors import BadStudy, VitsearchError
+from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.models import build
 from vitsearch.models.folder import CONFIG, WEIGHTS, foreign_config, timm_config, write_network
 from vitsearch.models.super_transformer import supernet_for
@@ -124,12 +125,15 @@ def train_network(
             "processes": world.size,
             "compiled": _compiled(how, world, network),
         }
+        journal, refused = None, None
         if world.writes:
-            enter_folder(folder, plan, environment, resume, allow_changed)
-        world.wait()
+            try:
+                journal = open_folder(folder, plan, environment, resume, allow_changed)
+            except (VitsearchError, OSError) as error:
+                refused = error
+        world.agree(refused)
         if resume and (folder / RESULT).exists():
             return dataclasses.replace(read_training(folder), writes=world.writes)
-        journal = EpochLog(folder / EPOCHS) if world.writes else None
         try:
             if world.writes:
                 remove_temporaries(folder, (STUDY, CHECKPOINT, RESULT, CONFIG, WEIGHTS))
@@ -138,6 +142,14 @@ def train_network(
         finally:
             if journal is not None:
                 journal.close()
+
+
+def open_folder(
+    folder: Path, plan: TrainingPlan, environment: dict[str, Any], resume: bool, allow_changed: bool
+) -> EpochLog | None:
+    """The journal of this very training; None of a finished one, which nobody writes any more."""
+    enter_folder(folder, plan, environment, resume, allow_changed)
+    return None if (folder / RESULT).exists() else EpochLog(folder / EPOCHS)
 
 
 def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World, how: Machine, folder: Path) -> Trained:
@@ -158,6 +170,8 @@ def measured_at_the_end(
     """The test part, once. A supernet is there to search with, so it sees the validation part alone."""
     split: Split = "test" if plan.space is None else "validation"
     found = trainer.evaluate(_evaluation(plan, dataset, split, world, how))
+    if not all(map(math.isfinite, found.values())):
+        raise TrainingFailed(f"the loss on the {split} part is not finite: try a lower learning_rate or float32")
     return {f"{split}_{name}": value for name, value in found.items()}
 
 

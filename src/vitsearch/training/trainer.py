@@ -4,8 +4,8 @@
     epoch:  mean loss, accuracy on the validation part, one line in `epochs.jsonl`
     save:   every `save_every` steps, one checkpoint that resumes to the same weights
 
-A loss that is not finite takes the training back to its last checkpoint and halves the rate, `RETRIES` times. Memory
-that runs out halves the micro-batch.
+A loss, or a weight, that is not finite takes the training back to its last checkpoint and halves the rate, `RETRIES`
+times. Memory that runs out halves the micro-batch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Progress = Callable[[int, int, str], None]
 
 
 class NotFinite(Exception):
-    """The loss of the steps since the last look is not finite."""
+    """The loss of the steps since the last look, or on the validation part, or a weight is not finite."""
 
 
 class Step(nn.Module):
@@ -239,9 +239,12 @@ class Trainer:
     # --- between steps
 
     def look(self) -> None:
-        """Wait for the device, see whether the loss is finite, and tell how fast it goes."""
+        """Wait for the device, see whether loss and weights are finite, and tell how fast it goes.
+
+        The weights too, because the loss knows nothing of the last step: they go into checkpoints.
+        """
         seen = self.world.total(self.meter.clone())
-        if not math.isfinite(float(seen[0])):
+        if not math.isfinite(float(seen[0])) or not are_finite(self.parameters.values()):
             raise NotFinite
         now, step = time.perf_counter(), self.position.step
         if now > self.clock and step > self.clocked:
@@ -258,6 +261,8 @@ class Trainer:
         row |= {"micro_batches": self.position.micro_batches, "images_per_second": round(self.speed, 1)}
         if self.validation is not None and (epoch % self.evaluate_every == 0 or epoch == self.recipe.epochs):
             row |= {f"validation_{name}": value for name, value in self.evaluate(self.validation).items()}
+            if not all(map(math.isfinite, row.values())):
+                raise NotFinite
         if self.journal is not None:
             self.journal.append(row)
         if self.on_epoch is not None:
@@ -327,19 +332,23 @@ class Trainer:
 
 @torch.no_grad()
 def evaluate(network: nn.Module, batches: Iterable[Batch], world: World, precision: str) -> dict[str, float]:
-    """Percent right and mean cross-entropy over all images of all processes, in evaluation mode."""
+    """Percent right and mean cross-entropy over all images of all processes, in evaluation mode.
+
+    Where memory runs out, batches go through in pieces, as in training.
+    """
     training = network.training
     network.eval()
     counts = torch.zeros(4, dtype=torch.float64, device=_float64_device(world.device))
     dtype = getattr(torch, precision)
-    full = 0
+    full, pieces = 0, 1
     try:
         for images, labels in batches:
             full = max(full, len(images))
             if images.is_cuda and len(images) < full:  # filled up, since what is compiled is compiled for one shape
                 images = nn.functional.pad(images, (0, 0, 0, 0, 0, 0, 0, full - len(images)))
             with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
-                logits = network(images)[: len(labels)]
+                logits, pieces = look_in_pieces(network, images, pieces)
+            logits = logits[: len(labels)]
             right = accuracy(logits, labels)
             loss = nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
             sums = [right.top1, right.top5, loss, torch.tensor(float(len(labels)), device=loss.device)]
@@ -355,6 +364,25 @@ def evaluate(network: nn.Module, batches: Iterable[Batch], world: World, precisi
         "loss": loss / images_seen,
         "images": int(images_seen),
     }
+
+
+def look_in_pieces(network: nn.Module, images: Tensor, pieces: int) -> tuple[Tensor, int]:
+    """Logits, and into how many pieces the batch had to be cut: `pieces`, or more where memory ran out."""
+    while True:
+        try:
+            return torch.cat([network(some) for some in images.chunk(pieces)]), pieces
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or 2 * pieces > len(images):
+                raise
+        pieces *= 2  # out here the error does not hold the batch's memory any more
+        log.warning("out of memory: batches of %d are evaluated in %d pieces", len(images), pieces)
+        if images.is_cuda:
+            torch.cuda.empty_cache()
+
+
+def are_finite(parameters: Iterable[Tensor]) -> bool:
+    largest = torch._foreach_norm([one.detach() for one in parameters], float("inf"))
+    return bool(torch.stack(largest).isfinite().all())
 
 
 def _mixer(recipe: Recipe, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:

@@ -1,5 +1,18 @@
-"""`python -m vitsearch` is the command `vitsearch`."""
+"""The command `vitsearch`, and `python -m vitsearch`."""
 
-from vitsearch.cli import run
+from __future__ import annotations
 
-run()
+import sys
+
+
+def run() -> None:
+    try:
+        from vitsearch import cli  # here, so that Ctrl-C while it loads is one line too
+    except KeyboardInterrupt:
+        sys.stderr.write("vitsearch: interrupted\n")
+        sys.exit(130)
+    cli.run()
+
+
+if __name__ == "__main__":
+    run()

@@ -62,7 +62,7 @@ def evolve_space(
     out: OutOption,
     objective: Annotated[
         str | None,
-        typer.Option("--objective", help="A proxy or a cost in place of trained supernets: a look in minutes."),
+        typer.Option("--objective", help="A proxy or a cost in place of trained supernets: a look without training."),
     ] = None,
     iterations: Annotated[int, typer.Option("--iterations", **NUMBER, help="How often the space moves.")] = 2,
     samples: Annotated[int, typer.Option("--samples", **NUMBER, help="Networks for each choice.")] = 100,

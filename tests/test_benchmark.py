@@ -431,6 +431,11 @@ def test_broken_published(tmp_path: Path, content: object, message: str) -> None
     assert message in refused(saved(tmp_path, content))
 
 
+def test_a_pickle_of_another_protocol_is_one_line(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    (tmp_path / "gt.pth").write_bytes(b"\x80\x04]q.")
+    assert "the file is broken" in refused(tmp_path / "gt.pth") and not recwarn.list
+
+
 def test_a_pickle_is_never_run(tmp_path: Path) -> None:
     class Hostile:
         def __reduce__(self) -> tuple[Any, ...]:

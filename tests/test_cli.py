@@ -378,6 +378,21 @@ def test_global_options_stand_anywhere(cli: Cli, tmp_path: Path) -> None:
     )
     assert cli("spaces", "extra", "--json", "--plugin", plugin).json()["size"] == 1
     assert cli("--plugin", plugin, "sample", "extra", "--json", "-q").json()[0]["embed_dim"] == 16
+    assert cli("spaces", "pit", "--json", "-vvv").json() == cli("spaces", "pit", "-qv", "--json").json()
+
+
+def test_interrupted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--resume is named where there is one."""
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.Typer.__call__", interrupt)
+    for words in (("search", "pit", "--out", "x"), ("supernet", "train", "pit", "--out", "x")):
+        assert cli(*words).err.endswith("whatever was written is safe, and --resume goes on from it\n")
+    for words in (("serve", "x"), ("supernet", "eval", "x"), ("bench", "fit"), ()):
+        ran = cli(*words)
+        assert ran.code == 130 and ran.err == "vitsearch: interrupted; whatever was written is safe\n"
 
 
 def test_version_and_help(cli: Cli) -> None:
@@ -425,6 +440,9 @@ def test_a_full_disk_and_closed_streams_are_one_line(arch: Path, tmp_path: Path)
         assert ran.stderr.startswith("vitsearch: error: ")
         assert [path.name for path in tmp_path.iterdir()] == ["arch.json"]
     assert subprocess.run(f"{ours} spaces --json >&-", shell=True).returncode == 0
+    for unheard in ("2>&-", "2>/dev/full"):  # the code still says it, and stdout stays clean
+        ran = subprocess.run(f"{ours} spaces pot {unheard}", shell=True, capture_output=True, text=True)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", "")
     read = f"{ours} sample autoformer-tiny -n 2000 --json | head -c 1; exit ${{PIPESTATUS[0]}}"  # who reads has left
     ran = subprocess.run(["bash", "-c", read], capture_output=True, text=True)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[", "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import torch
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
 from vitsearch.export import export, export_timm, untrained
+from vitsearch.export_command import use_of
 from vitsearch.models import build
 from vitsearch.spaces import SPACES, cost_of, sample
 
@@ -39,6 +42,16 @@ def test_a_fresh_process_gives_equal_outputs(tmp_path: Path, space: str, image_s
     with torch.no_grad():
         expected = build(settings, geometry, seed=4)(images)
     assert torch.equal(torch.load(tmp_path / "outputs.pt", weights_only=True), expected)
+
+
+@pytest.mark.parametrize("out", ["best", 'it\'s "the" best $x'])
+def test_the_next_line_loads_whatever_the_folder_is_called(out: str) -> None:
+    for format, file in (("timm", f"local-dir:{out}"), ("onnx", f"{out}/model.onnx")):
+        command = shlex.split(use_of(format, out))
+        assert command[:2] == ["python", "-c"] and len(command) == 3
+        texts = [node.value for node in ast.walk(ast.parse(command[2])) if isinstance(node, ast.Constant)]
+        assert texts[0] == file
+    assert shlex.split(use_of("torch", out)) == ["cd", out, "&&", "python", "-c", "import model; model.load()"]
 
 
 @pytest.mark.parametrize("space", ["autoformer-micro", "pit"])

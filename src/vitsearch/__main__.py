@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 INTERRUPTED = 130
@@ -24,7 +25,8 @@ def run() -> None:
 
 def leave(number: int, frame: FrameType | None) -> None:
     """Nothing has been written yet, and an exception in the middle of an import can take any form."""
-    os.write(2, b"vitsearch: interrupted before it began\n")
+    with suppress(OSError):  # stderr may be closed
+        os.write(2, b"vitsearch: interrupted before it began\n")
     os._exit(INTERRUPTED)
 
 

@@ -13,6 +13,7 @@ import json
 import os
 import statistics
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -375,7 +376,9 @@ def _from_published(data: bytes, stem: str) -> Raw:
     import torch
 
     try:
-        loaded = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+        with warnings.catch_warnings():  # torch says what it thinks of a file; we say whether it can be read
+            warnings.simplefilter("ignore")
+            loaded = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
         whole = json.loads(json.dumps(loaded, default=torch.Tensor.item))
     except Exception as error:  # a broken or hostile file can fail anywhere in the decoder
         kinds = "plain lists, dicts, numbers and tensors of one number"  # torch's own text advises unsafe loading

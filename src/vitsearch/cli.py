@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -68,6 +70,7 @@ from vitsearch.training_command import recipes, train
 ClickException: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 GLOBAL_HELP = "Anywhere on the line: --plugin FILE.py, -v / --verbose, -q / --quiet."
 INTERRUPTED = 130
+SHORT = re.compile("-[vq]+")
 log = logging.getLogger("vitsearch")
 app = typer.Typer(
     name="vitsearch",
@@ -289,7 +292,7 @@ def hoist(arguments: Sequence[str]) -> list[str]:
             rest += [argument, *remaining]
         elif argument == "--plugin":
             front += [argument, *([value] if (value := next(remaining, None)) is not None else [])]
-        elif argument in ("-v", "-vv", "--verbose", "-q", "--quiet") or argument.startswith("--plugin="):
+        elif argument in ("--verbose", "--quiet") or SHORT.fullmatch(argument) or argument.startswith("--plugin="):
             front.append(argument)
         else:
             rest.append(argument)
@@ -322,7 +325,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise KeyboardInterrupt
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):
-        return fail("interrupted; whatever was written is safe, and --resume goes on from it", INTERRUPTED)
+        hint = ", and --resume goes on from it" if goes_on(typed) else ""
+        return fail(f"interrupted; whatever was written is safe{hint}", INTERRUPTED)
     except typer.Exit as done:
         return done.exit_code
     except BrokenPipeError:
@@ -334,8 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VitsearchError as error:
         return fail(f"error: {error}", 2)
     except OSError as error:
-        name = f" {error.filename!r}" if error.filename is not None else ""
-        return fail(f"error: cannot use{name}: {error.strerror or error}", 2)
+        what = f"use {error.filename!r}" if error.filename is not None else "read or write"
+        return fail(f"error: cannot {what}: {error.strerror or error}", 2)
     except ClickException as error:
         return fail(f"error: {usage_error(error)}", 2)
     except MemoryError:
@@ -354,6 +358,14 @@ def nobody_reads() -> int:
     return 0
 
 
+def goes_on(typed: Sequence[str]) -> bool:
+    """Whether the command that was typed has --resume."""
+    command: Any = typer.main.get_command(app)
+    for word in typed:
+        command = getattr(command, "commands", {}).get(word, command)
+    return any(option.name == "resume" for option in command.params)
+
+
 def usage_error(error: Any) -> str:
     """Click's message in one line, with a near command name where it has none."""
     text = str(error.format_message())
@@ -365,7 +377,9 @@ def usage_error(error: Any) -> str:
 
 def fail(text: str, code: int) -> int:
     line = " ".join(text.split())
-    print(f"vitsearch: {line}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    with suppress(OSError):  # a full disk; the code still says it
+        if sys.stderr is not None:  # closed: print would take stdout
+            print(f"vitsearch: {line}".encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
     return code
 
 

@@ -6,6 +6,7 @@ vitsearch export trained --format torch --out single
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 from pathlib import Path
@@ -19,11 +20,6 @@ from vitsearch.options import NUMBER, ArchArgument, ClassesOption, ImageSizeOpti
 from vitsearch.terminal import emit
 
 log = logging.getLogger("vitsearch")
-NEXT = {
-    "timm": "python -c 'import vitsearch.models, timm; timm.create_model(\"local-dir:{out}\", pretrained=True)'",
-    "onnx": "python -c 'import onnxruntime; onnxruntime.InferenceSession(\"{out}/model.onnx\")'",
-    "torch": "cd {out} && python -c 'import model; model.load()'",
-}
 
 
 def export(
@@ -76,4 +72,15 @@ def report(done: Any, as_json: bool, seed: int | None) -> None:
     print(
         f"{done.out}: {done.cost.params:,} parameters, {done.cost.macs:,} MACs, {how}; its card is {done.out}/README.md"
     )
-    print(f"next: {NEXT[done.format].format(out=done.out)}")
+    print(f"next: {use_of(done.format, str(done.out))}")
+
+
+def use_of(format: str, out: str) -> str:
+    """The command that loads what was written, for whatever a folder is called."""
+    code = {
+        "timm": f"import vitsearch.models, timm; timm.create_model({json.dumps(f'local-dir:{out}')}, pretrained=True)",
+        "onnx": f"import onnxruntime; onnxruntime.InferenceSession({json.dumps(f'{out}/model.onnx')})",
+        "torch": "import model; model.load()",
+    }
+    command = f"python -c {shlex.quote(code[format])}"
+    return f"cd {shlex.quote(out)} && {command}" if format == "torch" else command

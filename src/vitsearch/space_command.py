@@ -62,7 +62,7 @@ def evolve_space(
     out: OutOption,
     objective: Annotated[
         str | None,
-        typer.Option("--objective", help="A proxy or a cost in place of trained supernets: a look in minutes."),
+        typer.Option("--objective", help="A proxy or a cost in place of trained supernets: a look without training."),
     ] = None,
     iterations: Annotated[int, typer.Option("--iterations", **NUMBER, help="How often the space moves.")] = 2,
     samples: Annotated[int, typer.Option("--samples", **NUMBER, help="Networks for each choice.")] = 100,
@@ -137,8 +137,10 @@ def evolve_space(
         most_size=read_quantity("--max-size", max_size, below=MOST_SIZE),
     )
     options: dict[str, Any] = {"objective": objective}
+    if data is None:
+        data = "digits" if objective is None else "noise"
     if objective is None:
-        chosen, data = read_recipe(recipe, epochs, batch_size, changes), data or "digits"
+        chosen = read_recipe(recipe, epochs, batch_size, changes)
         taught = read_distillation(distill, distill_kind, "soft")
         options["training"] = Training(data=data, recipe=chosen, subnets=subnets, distillation=taught, images=images)
         classes = open_training_data(data).classes
@@ -150,9 +152,9 @@ def evolve_space(
             {"--distill": distill, "--images": images, "--epochs": epochs, "--set": changes}
             | {"--recipe": None if recipe == RECIPE else recipe, "--subnets": None if subnets == SUBNETS else subnets}
         )
-        options |= {"data": data or "noise"} | ({} if batch_size is None else {"batch_size": batch_size})
+        options |= {"data": data} | ({} if batch_size is None else {"batch_size": batch_size})
         base = replace(IMAGENET, channels=channels)
-        geometry = choose_geometry(base, image_size, open_data(data or "noise").classes)
+        geometry = choose_geometry(base, image_size, open_data(data).classes)
     with progress_bar("evolving", 1) as tick:
         found = evolve(
             space,
@@ -174,7 +176,7 @@ def evolve_space(
     words = [] if patch_size is None else patch_words(space, SPACES[space].with_patch_size(patch_size).fixed())
     words += [f"--{name.replace('_', '-')} {bound}" for name, bound in limits.bounds().items()]
     if objective is not None:
-        words += [] if data in (None, "noise") else [f"--data {shlex.quote(data)}"]
+        words += [] if data == "noise" else [f"--data {shlex.quote(data)}"]
         words += [] if batch_size is None else [f"--batch-size {batch_size}"]
     report(found, geometry, words, as_json)
 

@@ -118,7 +118,8 @@ def supernet_train(
     from vitsearch.training.run import train_network
 
     chosen_before = None if candidates is None else read_candidates(candidates)
-    subnets = subnets or ("uniform" if chosen_before is None else "balanced")
+    if subnets is None:
+        subnets = "uniform" if chosen_before is None else "balanced"
     scheme_of(subnets, found, chosen_before)
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     classes = open_training_data(data).classes

@@ -437,6 +437,9 @@ def test_the_command(table: Table, evidence: Evidence, tmp_path: Path, cli: Call
         in cli(*line, "--out", str(other), "--inputs", "weights").error()
     )
     assert "`weights` must be one of" in cli(*line, "--out", str(other), "--weights", "old").error()
+    assert f"`cache` must be a folder that can be written, but got '{arch}'" in (
+        cli(*line, "--out", str(other), "--cache", str(arch)).error()
+    )
     assert "old" in cli(*line, "--out", str(other), "--data", "old").error()
     assert not other.exists()
 

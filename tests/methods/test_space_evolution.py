@@ -435,6 +435,8 @@ def test_the_next_line_searches_with_the_same_images(tmp_path: Path, cli: Callab
             ["s3-initial:embed_dim=64/2/2/2,mlp_ratio=0.3", "--objective", "params"],
             r"`width \* mlp_ratio` must be a whole number",
         ),
+        (["s3-initial", "--objective", "params", "--data", ""], "no dataset named ''"),
+        (["s3-initial", "--data", ""], "no dataset named ''"),
         (["s3-initial", "--objective", "params", "--images", "9"], "`--images` must be left out with --objective"),
         *(
             (

@@ -178,5 +178,6 @@ def test_a_token_wherever_others_can_come_in(monkeypatch: pytest.MonkeyPatch) ->
 def test_bad_input(cli: Any, tmp_path: Path) -> None:
     assert "`DIR` must be a folder" in cli("serve", tmp_path / "no").error()
     assert "--port" in cli("serve", tmp_path, "--port", 70000).error()
+    assert "`host` must be an address or a name, but got ''" in cli("serve", tmp_path, "--host", "").error()
     with bind("127.0.0.1", 0) as taken, pytest.raises(VitsearchError, match="must be free"):
         serve_studies(tmp_path, port=taken.getsockname()[1])

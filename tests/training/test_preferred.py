@@ -149,6 +149,8 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     post = cli(*after, "--budgets", "60k", "--out", tmp_path / "post", "--device", "cpu", "--json").json()
     assert post["picks"][0]["params"] < 60_000 and post["picks"][0]["snip"] != picks[-1]["snip"]
     assert json.loads((tmp_path / "post" / "study.json").read_text())["data"] == "digits"
+    unnamed = cli("supernet", "train", "autoformer-micro", "--subnets", "", "--out", tmp_path / "other").error()
+    assert "no subnet scheme named ''" in unnamed
     wrong = cli("supernet", "train", "autoformer-micro", "--subnets", "chosen", "--out", tmp_path / "other").error()
     assert "`candidates` must be given for subnets chosen" in wrong
     redundant = cli(*train, "--subnets", "redundant", "--out", tmp_path / "redundant").json()

@@ -150,6 +150,9 @@ def run_discovery(
             StatisticsCache(folder / f"seed{seed}", conditions, seed, inputs=plan.grammar.inputs)
             for seed in range(plan.seed, plan.seed + plan.seeds)
         ]
+        if cache is not None:  # before anything is written
+            for one in caches:
+                one.make_folder()
         write_atomically(path / "study.json", json.dumps(study, indent=2, allow_nan=False) + "\n")
         evidence = Evidence(columns, caches, plan.weights)
         folds = dataclasses.replace(folds, evidence=evidence)

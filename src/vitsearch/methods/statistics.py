@@ -191,6 +191,13 @@ class StatisticsCache:
             raise BadStudy(f"{self.folder / name} is not what was written: remove it, and it is captured again")
         return Statistics.from_bytes(content)
 
+    def make_folder(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            rule = "must be a folder that can be written"
+            raise VitsearchError(f"`cache` {rule}, but got {str(self.folder.parent)!r}: {error.strerror}") from None
+
     def fill(self, networks: Sequence[Network], progress: Callable[[int, int], None] | None = None) -> None:
         """Capture what is missing: each thread has a network, and what is done is kept at once."""
         gone = [network for network, (name, _) in self.files.items() if not (self.folder / name).exists()]
@@ -200,7 +207,7 @@ class StatisticsCache:
         if not missing:
             return
         evaluators = {geometry: self._evaluator(geometry) for geometry in {one.geometry for one in missing}}
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.make_folder()
         with open(self._index, "a+b", buffering=0) as index:
             lock_file(index, self._index)
             complete = self._index.read_bytes().rfind(b"\n") + 1

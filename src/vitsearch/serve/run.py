@@ -52,6 +52,8 @@ def choose_token(host: str) -> str | None:
 
 
 def bind(host: str, port: int) -> socket.socket:
+    if not host:  # sockets take it for all addresses, which the address that is shown would not say
+        raise VitsearchError("`host` must be an address or a name, but got ''; 0.0.0.0 listens at all addresses")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=AT_ONCE)

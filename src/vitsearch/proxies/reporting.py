@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitsearch.models.kernels import runs_kernels
+from vitsearch.models.products import linear
 from vitsearch.proxies.along import NormReport, Rows, beside_zeros, halves, norm_backward
 
 LinearReport: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], None]  # rows of X, dY and Y
@@ -37,7 +37,7 @@ class TracedLinear(torch.autograd.Function):
         exact: bool,
         rows: Rows,
     ) -> Tensor:
-        y = F.linear(x, weight, None if rows.along else bias)
+        y = linear(x, weight, None if rows.along else bias)
         if rows.along:
             value, derivative = halves(y)
             if bias is not None:
@@ -52,7 +52,7 @@ class TracedLinear(torch.autograd.Function):
         x, weight, y = ctx.saved_tensors
         ctx.report(x, gradients[0], y)
         with products_in("highest" if ctx.exact else None):
-            dx = (halves(gradients[0])[0] if ctx.rows.plainly else gradients[0]) @ weight
+            dx = linear(halves(gradients[0])[0] if ctx.rows.plainly else gradients[0], weight.T)
         if ctx.rows.plainly:
             dx = beside_zeros(dx)
         elif ctx.rows.along:
@@ -85,7 +85,7 @@ class TracedPatches(torch.autograd.Function):
     def forward(
         ctx: Any, anchor: Tensor, x: Tensor, weight: Tensor, bias: Tensor, shape: tuple[int, int], report: LinearReport
     ) -> Tensor:
-        y = F.linear(x, weight, bias)
+        y = linear(x, weight, bias)
         ctx.save_for_backward(x, y)
         ctx.report = report
         count, rows = shape

@@ -16,6 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from vitsearch.models.products import over_tokens
 from vitsearch.proxies.diversity import Around, Summed, nuclear_norms_of
 
 PIECE = 1 << 16
@@ -93,11 +94,11 @@ class Product(Outputs):
         """Gradients of the weight that came by way of equal parts of the batch: [n, parts, outputs, inputs]."""
         if parts == self.parts:
             return self._own_parts
-        return _in_parts(self.dy, parts).transpose(-2, -1) @ _in_parts(self.x, parts)
+        return over_tokens(_in_parts(self.dy, parts), _in_parts(self.x, parts))
 
     @cached_property
     def _own_parts(self) -> Tensor:
-        return _in_parts(self.dy, self.parts).transpose(-2, -1) @ _in_parts(self.x, self.parts)
+        return over_tokens(_in_parts(self.dy, self.parts), _in_parts(self.x, self.parts))
 
     @cached_property
     def weight_gradient(self) -> Tensor:
@@ -115,9 +116,9 @@ class Product(Outputs):
     @cached_property
     def turns(self) -> list[Tensor]:
         assert self.dy_along is not None
-        of_weight = self.dy_along.flatten(1, 2).transpose(1, 2) @ self.x.flatten(-3, -2)
+        of_weight = over_tokens(self.dy_along.flatten(1, 2), self.x.flatten(-3, -2))
         if self.x_along is not None:
-            of_weight.baddbmm_(self.dy.flatten(1, 2).transpose(1, 2), self.x_along.flatten(1, 2))
+            of_weight += over_tokens(self.dy.flatten(1, 2), self.x_along.flatten(1, 2))
         return [of_weight] if self.bias is None else [of_weight, self.dy_along.sum((1, 2))]
 
     @cached_property
@@ -139,7 +140,7 @@ class Product(Outputs):
         return nuclear_norms_of(Summed(self.dy.flatten(1, 2), self.x.flatten(-3, -2)))
 
     def per_image(self) -> Iterator[Tensor]:
-        yield (self.dy.transpose(-2, -1) @ self.x).flatten(2)
+        yield over_tokens(self.dy, self.x).flatten(2)
         if self.bias is not None:
             yield self.dy.sum(2)
 

@@ -26,7 +26,8 @@ SMALL_S3 = "s3:depth=1+2/1/1/1,embed_dim=16+24,num_heads=2,mlp_ratio=1,window_si
         ("dss,snip", "autoformer-tiny", CHUNK_OF_SLOW, CHUNK_ON_GPU),
         ("dss,zen", "pit", CHUNK_OF_SLOW, CHUNK_OF_MIXED),
         ("zen", "mobilenetv2", CHUNK_ALONE, CHUNK_ALONE),
-        ("synflow", "vitas", CHUNK_OF_SLOW, CHUNK_ON_GPU),
+        ("synflow", "vitas", CHUNK_ON_CPU, CHUNK_ON_GPU),
+        ("plain", "vitas", CHUNK_OF_SLOW, CHUNK_ON_GPU),
         ("dss", SMALL_S3, CHUNK_ALONE, CHUNK_ALONE),  # windows do not go together
         ("zico:batches=8", "pit", CHUNK_ALONE, CHUNK_ALONE),  # of one image each there is no deviation
     ],

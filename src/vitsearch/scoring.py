@@ -198,7 +198,7 @@ class ProxyEvaluator:
         """Of the largest of the passes that these proxies need."""
         sizes = [1]
         for route in routes(names, plan, self.device):
-            rows = 1 if route.absolute else self.batch_size * (2 if route.along else 1)
+            rows = (1 if route.absolute else self.batch_size) * (2 if route.along else 1)
             sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype, route.rough))
         return max(sizes)
 

@@ -160,8 +160,8 @@ def test_few_tokens_and_sums_that_cancel_are_not_centred(monkeypatch: pytest.Mon
         return {route.centred for route in batched.routes(proxies, decode(settings), cpu)}
 
     assert kinds(network, "dss") == {True}
-    assert kinds(network, "synflow", "snip", "dss-saliency") == {False}
-    assert kinds(tokens, "dss") == {False}  # its classifier reads one token
+    assert kinds(network, "snip", "dss-saliency") == {False} and kinds(network, "synflow") == {True}
+    assert kinds(tokens, "dss", "synflow") == {False}  # its classifier reads one token
     small = [ProxyEvaluator(["dss"], geometry=Geometry(image_size=32), seed=0, device="cpu") for _ in range(2)]
     first = small[0]([network])[0].scores
     monkeypatch.setattr(batched, "pays", lambda device: False)

@@ -43,12 +43,14 @@ Named: TypeAlias = tuple[str, tuple[int, ...]]  # a weight's name and shape
 class Recipe:
     """Who takes a proxy's number, from which pass: that on the data, or that of the absolute network on ones.
 
-    `exact` is for sums of some layers of both signs, which nearly cancel, and for elements: in float64.
+    `along` is for derivatives that go forward with the values; on the data, for all proxies or for none. `exact` is for
+    sums of some layers of both signs, which nearly cancel, and for elements: in float64.
     """
 
     maker: Callable[..., Taker]
     absolute: bool = False
     exact: bool = False
+    along: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,7 +64,7 @@ RECIPES: Mapping[str, Recipe] = {
     "dss-saliency": Recipe(partial(takers.Saliency, roles=("mlp",)), absolute=True, exact=True),
     "saliency-msa": Recipe(partial(takers.Saliency, roles=("attention",)), absolute=True, exact=True),
     "saliency-all": Recipe(partial(takers.Saliency, roles=("attention", "mlp")), absolute=True, exact=True),
-    "synflow": Recipe(takers.SynapticFlow, absolute=True),
+    "synflow": Recipe(takers.SynapticFlow, absolute=True, along=True),
     "synflow:sign=absolute": Recipe(takers.Snip, absolute=True, exact=True),
     "log-synflow": Recipe(takers.LogSynflow, absolute=True, exact=True),
     "snip": Recipe(takers.Snip),
@@ -74,15 +76,15 @@ RECIPES: Mapping[str, Recipe] = {
     "naswot": Recipe(takers.Naswot),
     "linear_regions": Recipe(takers.LinearRegions),
     "entropy": Recipe(takers.Entropy),
-    "grasp": Recipe(takers.Grasp),
+    "grasp": Recipe(takers.Grasp, along=True),
     "ntk": Recipe(takers.TangentKernel),
 }
 BATCHED = (*(name for name in RECIPES if ":" not in name), "autoproxp")
 ROUGH, ROUGH_ON = {"snip", "grad_norm"}, ("cuda",)
 """Proxies that a rough pass serves, and where it pays."""
 
-CENTRED, MANY_TOKENS = {"dss", "dss-signed", "dss-diversity"}, 100
-"""Proxies of the absolute network whose sums do not cancel, and tokens that average rounding out: see `centred.py`."""
+CENTRED, MANY_TOKENS = {"dss", "dss-signed", "dss-diversity", "synflow"}, 100
+"""Proxies of the absolute network where nothing cancels, and tokens that average rounding out: see `centred.py`."""
 
 
 def goes_batched(text: str, batch_size: int) -> bool:
@@ -113,18 +115,26 @@ class Route:
     rough: bool = False
     centred: bool = False
 
+    @property
+    def finer(self) -> Route | None:
+        """With more digits, for sums that cancel more than others."""
+        if not (self.absolute and self.along) or self.dtype == torch.float64:
+            return None
+        return replace(self, centred=False, dtype=self.dtype if self.centred else torch.float64)
+
 
 def routes(proxies: Sequence[str], plan: Architecture, device: torch.device) -> dict[Route, list[str]]:
     """The passes that these proxies need, and who goes along in each; rough where nobody minds and it pays."""
     found: dict[Route, list[str]] = {}
     chosen = {text: parse_proxy(text)[0] for text in proxies}
     names = {text: proxy.name for text, proxy in chosen.items()}
-    along = "grasp" in names.values()
-    for text in names:
+    recipes = {text: recipe_of(text)[0] for text in names}
+    along = any(recipe.along and not recipe.absolute for recipe in recipes.values() if recipe)
+    for text, recipe in recipes.items():
         if chosen[text].formula is not None and chosen[text].needs_data:
             found.setdefault(Route(False, torch.float32, along), []).append(text)
-        elif (recipe := recipe_of(text)[0]) is not None:
-            route = Route(recipe.absolute, recipe.dtype, along and not recipe.absolute)
+        elif recipe is not None:
+            route = Route(recipe.absolute, recipe.dtype, recipe.along if recipe.absolute else along)
             found.setdefault(route, []).append(text)
     rough = plan.readout == "mean" and device.type in ROUGH_ON
     halved = plan.readout == "mean" and len(plan.stages) == 1 and pays(device)
@@ -153,18 +163,11 @@ def score_group(
     """
     scores: dict[str, Tensor] = {}
     for route, texts in routes(proxies, plans[0], bank.device).items():
-        made = {text: _taker(text, plans, bank) for text in texts}
-        run = GroupPass(
-            plans=plans,
-            bank=bank,
-            absolute=route.absolute,
-            dtype=torch.float64 if exact else route.dtype,
-            takers=list(made.values()),
-            rough=route.rough and not exact,
-            centred=route.centred and not exact and plans[0].sides(geometry.image_size)[-1] ** 2 >= MANY_TOKENS,
-        )
-        run.run(None if route.absolute else batch(), geometry)
-        scores |= {text: taker.scores().cpu() for text, taker in made.items()}
+        if exact:
+            route = replace(route, dtype=torch.float64, rough=False, centred=False)
+        elif plans[0].sides(geometry.image_size)[-1] ** 2 < MANY_TOKENS:
+            route = replace(route, centred=False)
+        scores |= _score_route(route, plans, texts, geometry, bank, batch)
     for text in proxies:
         proxy, options = parse_proxy(text)
         if proxy.formula is not None and not proxy.needs_data:
@@ -173,6 +176,36 @@ def score_group(
         elif proxy.name == "autoproxp":
             scores[text] = torch.tensor([autoproxp(plan, bank, **options) for plan in plans], dtype=torch.float64)
     return scores
+
+
+def _score_route(
+    route: Route,
+    plans: Sequence[Architecture],
+    texts: Sequence[str],
+    geometry: Geometry,
+    bank: WeightBank,
+    batch: Callable[[], Batch],
+) -> dict[str, Tensor]:
+    """Of one pass; what it leaves open, a finer one says where there is one."""
+    takers = {text: _taker(text, plans, bank) for text in texts}
+    run = GroupPass(
+        plans=plans,
+        bank=bank,
+        absolute=route.absolute,
+        dtype=route.dtype,
+        takers=list(takers.values()),
+        rough=route.rough,
+        centred=route.centred,
+    )
+    run.run(None if route.absolute else batch(), geometry)
+    found = {text: taker.scores().cpu() for text, taker in takers.items()}
+    finer = route.finer
+    if finer is not None:
+        left = torch.stack([values.isnan() for values in found.values()]).any(0).nonzero()[:, 0].tolist()
+        again = _score_route(finer, [plans[row] for row in left], texts, geometry, bank, batch) if left else {}
+        for text, values in again.items():
+            found[text][left] = values
+    return found
 
 
 def _taker(text: str, plans: Sequence[Architecture], bank: WeightBank) -> Taker:

@@ -132,9 +132,8 @@ class Attended:
     """
 
     def __init__(self, base: Tensor, rest: Tensor, heads: int, position: Relative | None) -> None:
-        self.position, self.heads, count = position, heads, len(base)
-        q, k, v = rest.view(count, -1, 3, heads, base.shape[-1] // (3 * heads)).permute(2, 0, 3, 1, 4)
-        of_queries, _, self.of_values = base.view(count, 3, heads, 1, -1).unbind(1)
+        self.position, self.heads = position, heads
+        (q, k, v), (of_queries, _, self.of_values) = self.split(base, rest)
         self.tokens, self.width = q.shape[-2:]
         self.scale = self.width**-0.5
         self.q = self.widened(q, of_queries * self.scale, self.scale)
@@ -143,6 +142,12 @@ class Attended:
         self.k, self.v = (self.widened(one) for one in (k, v))
         self.weights = torch.bmm(self.q, self.k.mT).to(base.dtype).softmax(-1)
         self.uneven = (self.weights - 1 / self.tokens).to(HALF)
+
+    def split(self, base: Tensor, rest: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Of queries, keys and values what is apart, [n, H, S, D], and the means, [n, H, 1, D]."""
+        rest = rest.view(len(base), -1, rest.shape[-1])
+        rest = rest.view(*rest.shape[:2], 3, self.heads, rest.shape[-1] // (3 * self.heads)).permute(2, 0, 3, 1, 4)
+        return rest.unbind(), base.view(len(base), 3, self.heads, 1, -1).unbind(1)
 
     def widened(self, rest: Tensor, base: Tensor | None = None, scale: float = 1.0) -> Tensor:
         """From [n, H, S, D] to [n H, S, D + E]; without a base, as keys and values have it, with the cells."""
@@ -158,10 +163,13 @@ class Attended:
 
     def out(self) -> tuple[Tensor, Tensor]:
         """[n, C] and [n S, C]."""
-        both = torch.bmm(self.uneven, self.v)
-        base, rest = self.of_values, self.narrowed(both, None if self.position is None else self.position.values)
+        return self.finished(torch.bmm(self.uneven, self.v), self.of_values)
+
+    def finished(self, both: Tensor, base: Tensor, times: int = 1) -> tuple[Tensor, Tensor]:
+        """From what uneven attention gives of values and cells, and that of even attention; its cells count `times`."""
+        rest = self.narrowed(both, None if self.position is None else self.position.values)
         if self.position is not None:
-            base, rest = base + self.position.base, rest.add_(self.position.rest)
+            base, rest = base + times * self.position.base, rest.add_(self.position.rest, alpha=times)
         return base.flatten(1), rest.transpose(1, 2).flatten(0, 1).flatten(1)
 
     def narrowed(self, both: Tensor, vectors: Tensor | None) -> Tensor:

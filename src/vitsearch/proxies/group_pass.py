@@ -25,6 +25,7 @@ from vitsearch.models.weights import Form, WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
 from vitsearch.proxies.centred import HALF, AttentionHalf, Layer, MlpHalf, Relative, relative
 from vitsearch.proxies.diversity import Around
+from vitsearch.proxies.forward_along import attention_forward, mlp_forward, normal_sums
 from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
 from vitsearch.proxies.reports import Centred, Linear, Norm, Pooled, Report, Small, Tables
 from vitsearch.proxies.routing import places, route
@@ -36,6 +37,9 @@ FAR = -3e4
 """A logit that leaves nothing, which float16 still has."""
 BEHIND_NORM, BEFORE_NORM = ("attn.qkv", "mlp.fc1", "head"), ("attn.proj", "mlp.fc2")
 """Layers that read what a norm gave, and those whose outputs nothing but norms and poolings read."""
+
+
+ROUNDING, ROUNDING_CENTRED = {torch.float32: 3e-7, torch.float64: 1e-12}, 7e-7
 
 
 @dataclass
@@ -65,7 +69,7 @@ class GroupPass:
     takers: Sequence[Taker]
     rough: bool = False
     centred: bool = False
-    """Blocks as `centred.py` has them, for takers of nothing but linear layers."""
+    """Blocks as `centred.py` has them, for takers of nothing but linear layers; along, their attention alone."""
 
     def __post_init__(self) -> None:
         self.count = len(self.plans)
@@ -79,6 +83,8 @@ class GroupPass:
         self.last_blocks = self.in_block = False
         self.settled = self.absolute and not any(taker.sees_elements for taker in self.takers)
         """Whether weights are without their means, and what is not in a block in float64: it is little work."""
+        self.forward = self.absolute and self.along
+        """Whether nothing goes back: derivatives of the logits along all parameters are all that is asked for."""
         self.apart = False
         """Whether the last channel of tokens is the mean of the others, which are without it."""
         self.all_networks = torch.arange(self.count, device=self.bank.device)
@@ -100,6 +106,11 @@ class GroupPass:
         if not self.settled or not layer.endswith(BEHIND_NORM + BEFORE_NORM):
             return "plain"
         return "inputs" if layer.endswith(BEHIND_NORM) else "apart" if self.apart else "outputs"
+
+    @property
+    def rounding(self) -> float:
+        """How wrong what the classifier reads may be, for its size: twice what was seen in `forward` passes."""
+        return ROUNDING_CENTRED if self.centred else ROUNDING[self.dtype]
 
     @property
     def outside(self) -> torch.dtype:
@@ -127,12 +138,18 @@ class GroupPass:
         inputs, form = x.shape[-1], self.form(name)
         leaves = [(f"{name}.weight", (outputs, inputs)), (f"{name}.bias", (outputs,))]
         weight, bias = (self.weight(*leaf, inputs) for leaf in leaves)
-        used, added = (self.weight(*leaf, inputs, x.dtype, form) for leaf in leaves)
+        used, added = self.used(name, outputs, inputs, x.dtype)
         told = self.on_apart if form == "apart" else partial(self.on_linear, Linear)
         report = partial(told, name=name, weight=weight, bias=bias, networks=networks)
         exact = name == "head" or self.last_blocks
         y: Tensor = TracedLinear.apply(x, used, added, report, self.keeps(name), exact, self.rows)
         return y
+
+    def used(self, name: str, outputs: int, inputs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The weight and the bias of a linear layer in its form."""
+        leaves = [(f"{name}.weight", (outputs, inputs)), (f"{name}.bias", (outputs,))]
+        weight, bias = (self.weight(*leaf, inputs, dtype, self.form(name)) for leaf in leaves)
+        return weight, bias
 
     def layer(self, name: str, outputs: int, inputs: int) -> Layer:
         """For a half block of `centred.py`."""
@@ -291,8 +308,12 @@ class GroupPass:
             x = self.stage(x, [other.stages[index].blocks for other in self.plans], name, side)
         x = self.norm(x, plan.norm_eps, self.all_networks)
         extra = int(plan.class_token)
-        pooled = x[:, :, extra:].mean(2) if plan.readout == "mean" else x[:, :, 0]
-        return self.linear(pooled[:, :, None], "head", geometry.classes, self.all_networks)[:, :, 0]
+        pooled, width = x[:, :, extra:].mean(2) if plan.readout == "mean" else x[:, :, 0], x.shape[-1]
+        logits = self.linear(pooled[:, :, None], "head", geometry.classes, self.all_networks)[:, :, 0]
+        weight, _ = self.used("head", geometry.classes, width, pooled.dtype)
+        for taker in self.takers:
+            taker.on_logits(logits.detach(), pooled.detach(), weight, self.rounding)
+        return logits
 
     def embed(self, images: Tensor, entry: Patch, width: int, anchor: Tensor) -> Tensor:
         """Patches, class token, position: [n, rows, S, C]."""
@@ -376,6 +397,8 @@ class GroupPass:
         if self.centred:
             layers = self.layer(f"{name}.attn.qkv", 3 * inner, width), self.layer(f"{name}.attn.proj", width, inner)
             position, told = self.position(block, f"{name}.attn", side), partial(self.on_centred, networks=networks)
+            if self.forward:
+                return attention_forward(x, normal_sums(x, self.plans[0].norm_eps), *layers, block.heads, position)
             given = (*layers, block.heads, position, self.plans[0].norm_eps, told)
             return AttentionHalf.apply(x.flatten(0, 1), *given)[:, None]  # type: ignore[no-any-return]
         normal = self.norm(x[..., :width], self.plans[0].norm_eps, networks)
@@ -389,6 +412,10 @@ class GroupPass:
 
     def mlp_half(self, x: Tensor, block: Attention, networks: Tensor, name: str) -> Tensor:
         width = x.shape[-1] - self.apart
+        if self.forward:
+            first = self.used(f"{name}.mlp.fc1", block.hidden, width, self.dtype)
+            second = self.used(f"{name}.mlp.fc2", width, block.hidden, self.dtype)
+            return mlp_forward(x, normal_sums(x[..., :width], self.plans[0].norm_eps), first, second)
         if self.centred:
             told = partial(self.on_centred, networks=networks)
             layers = (

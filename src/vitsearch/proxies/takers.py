@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitsearch.models.weights import WeightBank
+from vitsearch.proxies.along import halves
 from vitsearch.proxies.reports import Centred, Linear, Pooled, Report, Small, role_of
 
 Term = Callable[[Tensor, Tensor], Tensor]
@@ -42,6 +43,9 @@ class Taker:
 
     def on_signs(self, inputs: Tensor, networks: Tensor) -> None:
         """Inputs of an activation function, [n, B, S, channels]."""
+
+    def on_logits(self, logits: Tensor, read: Tensor, weight: Tensor, rounding: float) -> None:
+        """Logits [n, rows, classes], what the classifier reads [n, rows, C], and how wrong that may be; its weight."""
 
     def on_report(self, report: Report) -> None:
         """What the backward pass found of some parameters."""
@@ -115,25 +119,24 @@ class Plain(Taker):
             self.add(report, report.weight_saliency)
 
 
-class SynapticFlow(Plain):
-    """The same for an absolute network, where layers nearly cancel.
+class SynapticFlow(Taker):
+    """The same over all parameters of an absolute network, where layers nearly cancel, for the summed logits.
 
-    In float32 the sum is wrong by about 1e-7 of what its terms are in size; where that is too much, the definition has
-    the last word.
+    It is their derivative along the scaling of all parameters by 1 + a, which goes forward with the values (see
+    `forward_along.py`): no way back, and no sum over layers. In the end it is a product of two vectors, of what the
+    classifier reads and of its weights; where these are nearly orthogonal, it is left open.
     """
 
-    LEAST = 0.01
+    goes_back = None
+    sees_everything = True
+    along = True
+    TOLERANCE = 1e-4
 
-    def __init__(self, count: int, bank: WeightBank) -> None:
-        super().__init__(count, bank)
-        self.sizes = self.total.clone()
-
-    def add(self, report: Report, values: Tensor) -> None:
-        super().add(report, values)
-        self.sizes.index_add_(0, report.networks, values.double().abs())
-
-    def scores(self) -> Tensor:
-        return torch.where(self.total.abs() < self.LEAST * self.sizes, math.nan, self.total)
+    def on_logits(self, logits: Tensor, read: Tensor, weight: Tensor, rounding: float) -> None:
+        derivative = halves(logits)[1].sum((1, 2), dtype=torch.float64)
+        value, change = halves(read)
+        size = torch.linalg.vector_norm(value + change, dim=(1, 2)) * torch.linalg.vector_norm(weight.sum(0))
+        self.total += torch.where(rounding * size > self.TOLERANCE * derivative.abs(), math.nan, derivative)
 
 
 class Saliency(Taker):

@@ -121,6 +121,18 @@ def norms(rows: list[Row]) -> list[str]:
     return table(intro, "tokens / channels | ours | torch's | speed-up | commit", lines)
 
 
+def products(rows: list[Row]) -> list[str]:
+    speed = {row["name"]: row["gigaflops"] for row in rows}
+
+    def cells(row: Row) -> list[str]:
+        found = [f"{one:.0f}" for one in (row["gigaflops"], speed[f"reference/{row['name']}"])]
+        return [row["name"], *found, ratio(row, 2), f"{row['max_relative_error']:.0e}", row["commit"]]
+
+    lines = [cells(row) for row in rows if row["speedup"] is not None]
+    intro = f"Products of float32, in 10^9 operations a second. {machine(rows[0])}"
+    return table(intro, "what / rows / inputs / outputs | chosen here | torch's | speed-up | error | commit", lines)
+
+
 def selections(rows: list[Row]) -> list[str]:
     lines = [[row["name"], f"{row['seconds']:,.1f}", ratio(row, 0), row["commit"]] for row in rows]
     return table(machine(rows[0]), "what / space / draws | seconds | against a pass for every kind | commit", lines)
@@ -137,7 +149,7 @@ def discoveries(rows: list[Row]) -> list[str]:
 
 
 PAGES: dict[str, dict[str, Callable[[list[Row]], list[str]]]] = {
-    "scoring.md": {"scoring": speeds, "search": searches, "sweeps": sweeps},
+    "scoring.md": {"scoring": speeds, "search": searches, "sweeps": sweeps, "products": products},
     "training.md": {"training": trainings},
     "supernet.md": {"supernet": supernets, "attention": attentions, "norms": norms},
     "prenas.md": {"selection": selections},

@@ -4,14 +4,14 @@ Networks are grouped by the widths of their stages, and a group goes through the
 backward pass hands each linear layer its inputs X and output gradients dY for every network, from which a proxy takes
 what it needs (`takers.py`):
 
-    sum(g w)     = sum(dY * Y) over tokens, since Y = X w^T            (DSS's MLP term, SynFlow, plain)
+    sum(g w)     = sum(dY * Y) over tokens, since Y = X w^T            (DSS's MLP term, plain)
     ||g||_nuc    from products of g = dY^T X with a few vectors         (DSS's attention term; see `nuclear_norms_of`)
     |g w|, |g|   from g itself                                          (SNIP, gradient norm, ...)
     theta^T H g  from derivatives of X and dY along theta               (GraSP; see `along.py`)
     g_i . g_j    from the gradients by way of every single image        (NTK)
 
-What depends on weights alone is computed once for each distinct tensor. The one-at-a-time definitions are the
-reference; tests and `benchmarks/scoring.py` compare.
+SynFlow needs no backward pass: see `forward_along.py`. What depends on weights alone is computed once for each
+distinct tensor. The one-at-a-time definitions are the reference; tests and `benchmarks/scoring.py` compare.
 """
 
 from __future__ import annotations

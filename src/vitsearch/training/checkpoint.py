@@ -9,7 +9,6 @@ step comes from (seed, step, rank).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -165,7 +164,3 @@ def part_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors under a prefix, without it."""
     start = f"{prefix}."
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
-
-
-def checkpoint_exists(folder: Path) -> bool:
-    return os.path.lexists(folder / "checkpoint.safetensors")

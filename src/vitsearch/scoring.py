@@ -39,8 +39,8 @@ CPU_ROOM, CPU_MOST = 1 << 30, 8
 """On the CPU, networks at once save calls; beyond this many bytes or networks, caches lose what the calls gain."""
 CHUNK_ON_GPU, CHUNK_OF_MIXED, CHUNK_ON_CPU, CHUNK_OF_SLOW, CHUNK_ALONE = 2048, 256, 48, 16, 8
 """Networks between two writes of a journal: a stopped search loses no more. On a GPU, mixed are proxies of which some
-take networks one by one; on a CPU, slow is all but DSS, SynFlow and sizes. Alone is who gains nothing from company, such
-as a network that a supernet evaluates."""
+take networks one by one; on a CPU, slow is all but DSS, SynFlow and sizes. Alone is who gains nothing from company,
+such as a network that a supernet evaluates."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
 
 

@@ -35,7 +35,7 @@ from vitsearch.spaces import canonical, decode, space_over
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
-CPU_ROOM, CPU_MOST = 1 << 30, 8
+CPU_ROOM, CPU_MOST = 1 << 30, 12
 """On the CPU, networks at once save calls; beyond this many bytes or networks, caches lose what the calls gain."""
 CHUNK_ON_GPU, CHUNK_OF_MIXED, CHUNK_ON_CPU, CHUNK_OF_SLOW, CHUNK_ALONE = 2048, 256, 48, 16, 8
 """Networks between two writes of a journal: a stopped search loses no more. On a GPU, mixed are proxies of which some

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from vitsearch import architecture as blueprint
-from vitsearch.models import layers, norms
+from vitsearch.models import gelu, layers, norms
 
 layers.is_small_grid = lambda qkv: qkv.dtype == torch.float32
 layers.is_small_window = lambda x, window, head_dim: x.dtype == torch.float32
@@ -99,14 +99,24 @@ for *shape, learned in json.loads(sys.argv[2]):
     out = torch.nn.functional.layer_norm(exact[0], shape[-1:], *exact[1:], 1e-6)
     definition = [out, *torch.autograd.grad(out, [one for one in exact if one is not None], back.double())]
     found.append(compared(ours, definition))
+for shape in json.loads(sys.argv[3]):
+    torch.manual_seed(2)
+    given = [(3 * torch.randn(size)).requires_grad_() for size in (shape, shape[-1:])]
+    back = torch.randn(shape)
+    with foretold:
+        out = gelu.biased_gelu(*given)
+        ours = [out, *torch.autograd.grad(out, given, back)]
+    exact = [one.detach().double().requires_grad_() for one in given]
+    out = torch.nn.functional.gelu(exact[0] + exact[1])
+    found.append(compared(ours, [out, *torch.autograd.grad(out, exact, back.double())]))
 used = [hasattr(torch.ops.vitsearch, name) for name in ("attend", "attend_in_windows")]
 print(json.dumps([found, used, foretold.differ, foretold.seen]))
 """
 
 
-def interpreted(cases: list[list[object]], norms: list[list[object]]) -> tuple[list[dict[str, float]], list[bool], int]:
+def interpreted(*cases: list[list[object]]) -> tuple[list[dict[str, float]], list[bool], int]:
     environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", SCRIPT, json.dumps(cases), json.dumps(norms)]
+    command = [sys.executable, "-c", SCRIPT, *map(json.dumps, cases)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows, used, differ, seen = json.loads(done.stdout.splitlines()[-1])
@@ -114,29 +124,31 @@ def interpreted(cases: list[list[object]], norms: list[list[object]]) -> tuple[l
     return rows, used, seen
 
 
-def test_small_grids_windows_and_norms_are_the_definition() -> None:
+def test_small_grids_windows_norms_and_gelu_are_the_definition() -> None:
     """Sides, heads, their width, windows and whether they are shifted, whether compiled; shapes, whether learned."""
     grids = [["grid", 4, 2, 32, False], ["grid", 8, 3, 64, False], ["grid", 4, 3, 32, True]]
     windows = [["windows", 8, 2, 32, 4, False, False], ["windows", 8, 2, 16, 4, True, False]]
     windows += [["windows", 14, 2, 16, 7, True, False], ["windows", 8, 1, 32, 8, False, True]]
     norms: list[list[object]] = [[2, 300, 38, True], [3, 33, 128, True], [1, 5, 77, False]]
-    rows, used, seen = interpreted([*grids, *windows], norms)
-    assert used == [True, True] and seen == 2 * 5  # of those that are not compiled
-    assert [row["compared"] for row in rows] == [10] * 3 + [7] * 4 + [4, 4, 2]
+    rows, used, seen = interpreted([*grids, *windows], norms, [[2, 5, 24], [700, 300]])
+    assert used == [True, True] and seen == 2 * (5 + 2)  # of those that are not compiled
+    assert [row["compared"] for row in rows] == [10] * 3 + [7] * 4 + [4, 4, 2] + [3, 3]
     for row in rows:
         assert row["largest"] < 5e-6 and not row["same"]
 
 
-POINTERS = {"place": "*i32", "of_cell": "*i64", "scale": "fp32", "eps": "fp32"}
+POINTERS = {"place": "*i32", "scale": "fp32", "eps": "fp32"}
 POINTERS |= dict.fromkeys(("lse", "dbias", "dweight", "mean", "rate"), "*fp32")
-COUNTS = ("images", "heads", "windows", "biased", "tokens", "items", "width", "each")
-GRID = {"patches": 64, "width": 64, "vectors": 32, "places": 16, "stride": 24, "class_cell": 16}
+COUNTS = ("images", "heads", "windows", "biased", "tokens", "items", "width", "each", "count", "rows")
+GRID = {"side": 8, "width": 64, "places": 16}
 NORM = {"tile": 32, "padded": 128, "learned": True}
+GELU = {"columns": 760, "block": 2048, "wide": 256, "high": 16, "each": 512}
 WINDOW = {"size": 49, "padded": 64, "width": 32, "each": 16}
 
 
 @pytest.mark.parametrize(
-    ("module", "sizes"), [("grid_kernels", GRID), ("window_kernels", WINDOW), ("norm_kernels", NORM)]
+    ("module", "sizes"),
+    [("grid_kernels", GRID), ("window_kernels", WINDOW), ("norm_kernels", NORM), ("gelu_kernels", GELU)],
 )
 @pytest.mark.parametrize("name", ["forward_kernel", "backward_kernel"])
 def test_kernels_compile_for_a_gpu_that_is_not_here(module: str, name: str, sizes: dict[str, int]) -> None:
@@ -150,4 +162,4 @@ def test_kernels_compile_for_a_gpu_that_is_not_here(module: str, name: str, size
     places = {(kernel.arg_names.index(key),): value for key, value in constants.items()}
     source = compiler.ASTSource(kernel, signature, places, {})
     made = compiler.compile(source, target=target, options={"num_warps": 4}).asm["ptx"]
-    assert ("wgmma" if module != "norm_kernels" else "st.global") in made
+    assert ("wgmma" if module in ("grid_kernels", "window_kernels") else "st.global") in made

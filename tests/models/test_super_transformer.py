@@ -176,9 +176,9 @@ def test_layers_are_compiled_once_for_each_shape() -> None:
     supernet.compile(backend=counter)
     for architecture in (only(4, 4), only(4, 4), only(2, 4)):
         torch.testing.assert_close(supernet(images(), architecture), plain(images(), architecture))
-    assert counter.frame_count == 3  # one entry, two kinds of block
+    assert counter.frame_count == 5  # one entry, tokens and position, two kinds of block, the end
     copy.deepcopy(supernet)(images(), only(2, 4)).sum().backward()
-    assert counter.frame_count <= 5
+    assert counter.frame_count <= 9
 
 
 def test_what_is_not_a_part() -> None:

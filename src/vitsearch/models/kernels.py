@@ -17,19 +17,22 @@ def runs_kernels(device: int) -> bool:
     return TRITON and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def half_on_gpu(x: Tensor) -> bool:
+    """Whether products of these tokens are in half precision, on a GPU that runs kernels of ours."""
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    return x.is_cuda and dtype in HALF and runs_kernels(x.device.index)
+
+
 def is_small_grid(qkv: Tensor) -> bool:
     """Whether the tokens of [B, S, 3, H, D] but for the class token are one tile of a GPU: see grid_attention.py."""
-    if not qkv.is_cuda or qkv.dtype not in HALF or not runs_kernels(qkv.device.index):
+    if qkv.dtype not in HALF or not half_on_gpu(qkv):
         return False
     return qkv.shape[1] in (4 * 4 + 1, 8 * 8 + 1) and qkv.shape[-1] in (32, 64)
 
 
 def is_small_window(x: Tensor, window: int, head_dim: int) -> bool:
     """Whether windows of these tokens are tiles of a GPU, in half precision: see window_attention.py."""
-    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-    if not x.is_cuda or dtype not in HALF or not runs_kernels(x.device.index):
-        return False
-    return window**2 <= 64 and head_dim in (16, 32, 64)
+    return window**2 <= 64 and head_dim in (16, 32, 64) and half_on_gpu(x)
 
 
 FEW_TOKENS = 256

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from vitsearch import architecture as blueprint
-from vitsearch.models.kernels import is_faster_in_steps, is_narrow, is_small_grid, is_small_window
+from vitsearch.models.kernels import half_on_gpu, is_faster_in_steps, is_narrow, is_small_grid, is_small_window
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -220,7 +220,7 @@ class Attention(nn.Module):
 
         keys = relative.all_vectors(relative.key_rows, relative.key_columns)
         values = relative.all_vectors(relative.value_rows, relative.value_columns)
-        return relative_attention(qkv, keys, values, relative.key_cells, relative.of_cell, self.scale)
+        return relative_attention(qkv, keys, values, self.scale)
 
     def explicit_form(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """logit_ij = (q_i . k_j + q_i . RK_ij) scale;  out_i = sum_j a_ij (v_j + RV_ij)."""
@@ -362,10 +362,16 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         spare = -self.fc1.out_features % 8
-        if spare and torch.compiler.is_compiling():  # fast matrix products want whole eights; gelu(0) is 0
-            x = F.linear(x, F.pad(self.fc1.weight, (0, 0, 0, spare)), F.pad(self.fc1.bias, (0, spare)))
-            return F.linear(self.act(x), F.pad(self.fc2.weight, (0, spare)), self.fc2.bias)
-        return cast(Tensor, self.fc2(self.act(self.fc1(x))))
+        if not torch.compiler.is_compiling() or not (spare or half_on_gpu(x)):
+            return cast(Tensor, self.fc2(self.act(self.fc1(x))))
+        weight, bias = F.pad(self.fc1.weight, (0, 0, 0, spare)), F.pad(self.fc1.bias, (0, spare))
+        if torch.is_grad_enabled() and half_on_gpu(x):
+            from vitsearch.models.gelu import biased_gelu  # which needs Triton
+
+            x = biased_gelu(F.linear(x, weight), bias)
+        else:
+            x = self.act(F.linear(x, weight, bias))
+        return F.linear(x, F.pad(self.fc2.weight, (0, spare)), self.fc2.bias)  # whole eights are fast; gelu(0) is 0
 
 
 class TransformerBlock(nn.Module):
@@ -391,8 +397,13 @@ class TransformerBlock(nn.Module):
         self.drop_path2 = DropPath(drop_path) if drop_path else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        x, more = self.parts(x)
+        return x + more
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens after attention, and what the MLP adds to them."""
         x = x + self.drop_path1(self.scale1(self.attn(self.norm1(x))))
-        return cast(Tensor, x + self.drop_path2(self.scale2(self.mlp(self.norm2(x)))))
+        return x, self.drop_path2(self.scale2(self.mlp(self.norm2(x))))
 
 
 class LayerScale(nn.Module):

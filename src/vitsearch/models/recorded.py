@@ -7,6 +7,7 @@ that prepares batches has to wait for its turn.
     layer:       [input] -> forward -> [output]        recorded on fixed memory, which all shapes of a layer share
                  [input_gradient] <- backward <- [gradient]
     next layer:  its input is this layer's output, and its input_gradient this layer's gradient: nothing is copied
+                 between layers, and a block's last sum is written where its output is to be
 
 Where layers have hundreds of shapes, a training records those that come at every step, as in the largest and the
 smallest network of a sandwich: `only`.
@@ -27,11 +28,19 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from vitsearch.models.kernels import half_on_gpu
+
 MOST, LOOKS = 2048, 4096
 """Layers that are recorded for training, and for looking; what comes after is launched kernel by kernel."""
 WARM = 2
 Work = Callable[[], None]
-Apply = Callable[..., Tensor]
+
+
+class Shape(Protocol):
+    """A layer of one shape: whole, or the two parts whose sum is its output. It tells the shapes of a layer apart."""
+
+    apply: Callable[..., Tensor]
+    parts: Callable[..., tuple[Tensor, Tensor]]
 
 
 class Recorder(Protocol):
@@ -110,6 +119,16 @@ def filled(memory: Tensor, value: Tensor) -> Tensor:
     return place
 
 
+def add_into(out: Tensor, x: Tensor, more: Tensor) -> None:
+    """out = x + more."""
+    if x.dtype != more.dtype and half_on_gpu(more):
+        from vitsearch.models.sums import add_rounded  # which needs Triton
+
+        add_rounded(out, x, more)
+    else:
+        torch.add(x, more, out=out)
+
+
 def rounding_anew(x: Tensor) -> AbstractContextManager[Any]:
     """Autocast as it is, but weights are rounded inside: a recording that found them rounded would keep to those."""
     kind = x.device.type
@@ -120,7 +139,7 @@ def rounding_anew(x: Tensor) -> AbstractContextManager[Any]:
 class RecordedLayer:
     def __init__(
         self,
-        apply: Apply,
+        shape: Shape,
         parameters: dict[str, Tensor],
         constants: dict[str, Tensor],
         x: Tensor,
@@ -140,12 +159,13 @@ class RecordedLayer:
 
         def forward() -> None:
             with torch.enable_grad(), rounding_anew(x):
-                made[:] = [apply(parameters, constants, inputs, self.factors)]
+                made[:] = shape.parts(parameters, constants, inputs, self.factors)
             with torch.no_grad():
-                self.output.copy_(made[0])
+                add_into(self.output, *made)
 
         def backward() -> None:
-            own, *others = torch.autograd.grad(made[0], [inputs, *self.weights], self.gradient, allow_unused=True)
+            gradients = [self.gradient.to(part.dtype) for part in made]
+            own, *others = torch.autograd.grad(made, [inputs, *self.weights], gradients, allow_unused=True)
             self.input_gradient.copy_(own)
             found[:] = others
 
@@ -225,32 +245,31 @@ class RecordedLayers:
 
     def run(
         self,
-        shape: object,
-        apply: Apply,
+        shape: Shape,
         source: nn.Module,
         parameters: dict[str, Tensor],
         constants: dict[str, Tensor],
         x: Tensor,
         factors: Sequence[Tensor],
     ) -> Tensor:
-        """`apply` on the weights of `source`. `shape` tells the shapes of a layer apart."""
+        """The layer on the weights of `source`."""
         if self.only is not None and shape not in self.only:
-            return apply(parameters, constants, x, factors)
+            return shape.apply(parameters, constants, x, factors)
         precision = torch.is_autocast_enabled(x.device.type), torch.get_autocast_dtype(x.device.type)
         key = (shape, x.shape, x.dtype, len(factors), precision)
         if torch.is_grad_enabled() and x.requires_grad:
             made = self._made.setdefault(source, {})
             if key not in made and not has_room(self._made, MOST):
-                return apply(parameters, constants, x, factors)
+                return shape.apply(parameters, constants, x, factors)
             if key not in made:
                 memory = self._training.get(source, x)
-                made[key] = RecordedLayer(apply, parameters, constants, x, factors, memory, self.recorder)
+                made[key] = RecordedLayer(shape, parameters, constants, x, factors, memory, self.recorder)
             return cast(Tensor, Replay.apply(made[key], factors, x, *parameters.values()))
         looks = self._looks.setdefault(source, {})
         if torch.is_grad_enabled() or factors or (key not in looks and not has_room(self._looks, LOOKS)):
-            return apply(parameters, constants, x, factors)
+            return shape.apply(parameters, constants, x, factors)
         if key not in looks:
-            once = partial(apply, parameters, constants, factors=())
+            once = partial(shape.apply, parameters, constants, factors=())
             looks[key] = RecordedLook(once, x, self._looking.get(source, x), self.recorder)
         return looks[key](x)
 

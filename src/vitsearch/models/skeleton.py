@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,7 @@ Shape: TypeAlias = tuple[int, ...]
 Side: TypeAlias = Literal["left", "right"]
 """Whether a network has the first rows and columns of a supernet's tensors, or the last."""
 Place: TypeAlias = tuple[str, dict[str, Any], str]
+Given = TypeVar("Given")
 COMPILING: dict[str, Any] = {"dynamic": False, "options": {"comprehensive_padding": False}}
 """With strides padded, the matrix products between two blocks copy their inputs: 8 % of a step on an H200."""
 
@@ -102,13 +103,16 @@ class Skeleton:
         self, layer: nn.Module, entangled: bool, compiling: Mapping[str, Any] | None, side: Side = "left"
     ) -> None:
         self.layer, self.entangled, self.side = layer, entangled, side
+        self.split = Split(layer) if isinstance(layer, TransformerBlock) else layer
         self.shapes: dict[str, Shape] = {name: tuple(p.shape) for name, p in layer.named_parameters()}
         self._constants: dict[torch.device, dict[str, Tensor]] = {}
         self._places: WeakKeyDictionary[nn.Module, tuple[list[Place], list[Place]]] = WeakKeyDictionary()
         self.recorded: RecordedLayers | None = None
         self.apply: Callable[..., Tensor] = self._apply
+        self.parts: Callable[..., tuple[Tensor, Tensor]] = self._parts
         if compiling is not None:
             self.apply = torch.compile(MethodType(copied(Skeleton._apply), self), **compiling)
+            self.parts = torch.compile(MethodType(copied(Skeleton._parts), self), **compiling)
 
     @property
     def is_block(self) -> bool:
@@ -132,7 +136,7 @@ class Skeleton:
         constants = self._own_constants(x.device) or buffers
         if self.recorded is None:
             return self.apply(parameters, constants, x, factors)
-        return self.recorded.run(self, self.apply, source, parameters, constants, x, factors)
+        return self.recorded.run(self, source, parameters, constants, x, factors)
 
     def _own_constants(self, device: torch.device) -> dict[str, Tensor]:
         """Of a window, which need not be the largest one's; for other layers those of the supernet serve."""
@@ -147,8 +151,38 @@ class Skeleton:
     def _apply(
         self, whole: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor, factors: Sequence[Tensor]
     ) -> Tensor:
+        return cast(Tensor, self._call(self.layer, whole, constants, x, factors))
+
+    def _parts(
+        self, whole: dict[str, Tensor], constants: dict[str, Tensor], x: Tensor, factors: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Of a block, what has yet to be added up."""
+        return cast(tuple[Tensor, Tensor], self._call(self.split, whole, constants, x, factors))
+
+    def _call(
+        self,
+        layer: nn.Module,
+        whole: dict[str, Tensor],
+        constants: dict[str, Tensor],
+        x: Tensor,
+        factors: Sequence[Tensor],
+    ) -> Any:
         kept = {f"drop_path{number}.factor": factor for number, factor in enumerate(factors, 1)}
-        return cast(Tensor, functional_call(self.layer, self.slices(whole) | constants | kept, (x,), tie_weights=False))
+        given = self.slices(whole) | constants | kept
+        if layer is not self.layer:
+            given = {f"block.{name}": tensor for name, tensor in given.items()}
+        return functional_call(layer, given, (x,), tie_weights=False)
+
+
+class Split(nn.Module):
+    """A block that gives its parts."""
+
+    def __init__(self, block: TransformerBlock) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.block.parts(x)
 
 
 def places_of(source: nn.Module) -> tuple[list[Place], list[Place]]:
@@ -160,13 +194,31 @@ def places_of(source: nn.Module) -> tuple[list[Place], list[Place]]:
     return parameters, buffers
 
 
-def copied(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def copied(function: Callable[..., Given]) -> Callable[..., Given]:
     """The same function with code of its own: torch keeps what it compiled with the code, eight shapes at most."""
     assert isinstance(function, FunctionType)
     code, defaults = function.__code__.replace(), function.__defaults__
     made = FunctionType(code, function.__globals__, argdefs=defaults, closure=function.__closure__)
     made.__kwdefaults__ = function.__kwdefaults__
     return made
+
+
+class Compiled:
+    """Functions of tensors, compiled apart for every key; None: as they are."""
+
+    def __init__(self, compiling: Mapping[str, Any] | None) -> None:
+        self.compiling = compiling
+        self._made: dict[Any, Callable[..., Tensor]] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        return self  # they hold no weights
+
+    def get(self, function: Callable[..., Tensor], key: int) -> Callable[..., Tensor]:
+        if self.compiling is None:
+            return function
+        if (function, key) not in self._made:
+            self._made[function, key] = torch.compile(copied(function), **self.compiling)
+        return self._made[function, key]
 
 
 class Skeletons:

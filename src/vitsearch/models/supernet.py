@@ -25,7 +25,7 @@ call adds the logits of the two: otherwise the first channels would be trained f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
@@ -52,7 +52,16 @@ from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.models.convolution import resized
 from vitsearch.models.initialise import draw_seed, initial_values
 from vitsearch.models.recorded import RecordedLayers, Recorder
-from vitsearch.models.skeleton import COMPILING, Side, Skeleton, Skeletons, forget_statistics, kept_paths, part
+from vitsearch.models.skeleton import (
+    COMPILING,
+    Compiled,
+    Side,
+    Skeleton,
+    Skeletons,
+    forget_statistics,
+    kept_paths,
+    part,
+)
 from vitsearch.models.vit import (
     NetworkStage,
     VisionNetwork,
@@ -96,7 +105,7 @@ class Supernet(nn.Module):
         rates = iter(drop_path_rates(self.envelope, drop_path_rate))
         self._rates = [[next(rates) for _ in stage.blocks] for stage in self.envelope.stages]
         self.sides = sides
-        self._skeletons = Skeletons(entangled=True)
+        self._skeletons, self._compiled = Skeletons(entangled=True), Compiled(None)
 
     @property
     def few_shapes(self) -> bool:
@@ -123,36 +132,46 @@ class Supernet(nn.Module):
     def forward(self, x: Tensor, architecture: Architecture, side: Side | None = None) -> Tensor:
         """Logits of this network of the supernet; without a side, the sum over the supernet's sides."""
         sides = self.sides if side is None else (side,)
-        logits = [self.forward_head(self.trace(x, architecture, (), one)[0], architecture, one) for one in sides]
+        logits = [self._logits(x, architecture, one) for one in sides]
         return logits[0] if len(logits) == 1 else torch.stack(logits).sum(0)
+
+    def _logits(self, x: Tensor, architecture: Architecture, side: Side) -> Tensor:
+        width, eps = architecture.stages[-1].width, architecture.norm_eps if architecture.final_norm else None
+        end = self._compiled.get(classify, width)
+        x, _ = self._through_blocks(x, architecture, (), side)
+        return end(x, self._frame(architecture, side), eps, self._pool, int(architecture.class_token))
 
     def trace(
         self, x: Tensor, architecture: Architecture, taps: Collection[int] = (), side: Side = "left"
     ) -> tuple[Tensor, list[Tensor]]:
         """All tokens after the final norm, and those after some blocks, counted over all stages."""
+        x, found = self._through_blocks(x, architecture, taps, side)
+        return normed(
+            x, self._frame(architecture, side), architecture.norm_eps if architecture.final_norm else None
+        ), found
+
+    def _through_blocks(
+        self, x: Tensor, architecture: Architecture, taps: Collection[int], side: Side
+    ) -> tuple[Tensor, list[Tensor]]:
         self.check(architecture)
         check_input(x, self.geometry.channels, self.geometry.image_size)
         x = resized(x, architecture.resolution)
         frame, parts = self._frame(architecture, side), self._parts(architecture, side)
-        sources = self._sources(architecture)
+        sources, begin = self._sources(architecture), self._compiled.get(embed, architecture.stages[0].width)
         found, number = [], 0
         with nullcontext() if self.few_shapes else sdpa_kernel(UNPLANNED):
             for index, (source, (entry, blocks), rates) in enumerate(zip(sources, parts, self._rates, strict=True)):
                 x = entry(source[0], x)
-                x = x if index else embed(x, frame.get("cls_token"), frame.get("pos_embed"))
+                x = x if index else begin(x, frame.get("cls_token"), frame.get("pos_embed"))
                 for own, block, rate in zip(source[1], blocks, rates, strict=False):
                     x = x if block is None else block(own, x, self._factors(x, rate))
                     if number in taps:
                         found.append(x if x.requires_grad else x.clone())  # layers write where they did
                     number += 1
-        if architecture.final_norm:
-            width = architecture.stages[-1].width
-            x = F.layer_norm(x, (width,), frame["norm.weight"], frame["norm.bias"], architecture.norm_eps)
         return x, found
 
     def forward_head(self, x: Tensor, architecture: Architecture, side: Side = "left") -> Tensor:
-        frame = self._frame(architecture, side)
-        return F.linear(pool(x, self._pool, int(architecture.class_token)), frame["head.weight"], frame["head.bias"])
+        return classify(x, self._frame(architecture, side), None, self._pool, int(architecture.class_token))
 
     def slices(self, architecture: Architecture, side: Side = "left") -> dict[str, Tensor]:
         """The weights of one network by its own names: views with gradient, copies of q, k and v."""
@@ -184,6 +203,7 @@ class Supernet(nn.Module):
         self._skeletons = Skeletons(
             entangled=True, fused=known.fused, compiling=options or COMPILING, made_as=known.made_as
         )
+        self._compiled = Compiled(options or COMPILING)
 
     def record_layers(self, recorder: Recorder, only: Sequence[Architecture] | None = None) -> None:
         """Train each layer of each shape as two launches; networks with two sides go through a layer twice, and cannot.
@@ -250,6 +270,15 @@ class Supernet(nn.Module):
 
     def _factors(self, x: Tensor, rate: float) -> list[Tensor]:
         return kept_paths(x, rate) if self.training and self.drop_path_rate else []
+
+
+def normed(x: Tensor, frame: Mapping[str, Tensor], eps: float | None) -> Tensor:
+    """The final norm; None: there is none."""
+    return x if eps is None else F.layer_norm(x, x.shape[-1:], frame["norm.weight"], frame["norm.bias"], eps)
+
+
+def classify(x: Tensor, frame: Mapping[str, Tensor], eps: float | None, how: str, prefix_tokens: int) -> Tensor:
+    return F.linear(pool(normed(x, frame, eps), how, prefix_tokens), frame["head.weight"], frame["head.bias"])
 
 
 def separate_bias_tables(space: Space, network: VisionNetwork, seed: int | None) -> None:

@@ -23,6 +23,10 @@ from torch import Tensor
 from vitsearch.models.grid_kernels import backward_kernel, forward_kernel
 
 
+REGISTERS = 128
+"""Of a thread, at most, on the way there: so that four programs are on a multiprocessor, not three."""
+
+
 def relative_attention(qkv: Tensor, key_vectors: Tensor, value_vectors: Tensor, scale: float) -> Tensor:
     """[B, S, 3, H, D] -> [B, S, H, D]."""
     out: Tensor = attend(qkv, key_vectors, value_vectors, scale)[0]
@@ -37,12 +41,12 @@ def sizes(qkv: Tensor) -> dict[str, Any]:
 
 @torch.library.custom_op("vitsearch::attend", mutates_args=())
 def attend(qkv: Tensor, key_vectors: Tensor, value_vectors: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Also the logarithms of sums, [B, H, S], which the way back needs."""
+    """Also the logarithms to base 2 of sums, [B, H, S], which the way back needs."""
     qkv = qkv.contiguous()
     images, tokens, _, heads, width = qkv.shape
     out, lse = qkv.new_empty(images, tokens, heads, width), qkv.new_empty(images, heads, tokens, dtype=torch.float32)
     vectors = key_vectors.contiguous(), value_vectors.contiguous()
-    forward_kernel[(images * heads,)](qkv, *vectors, out, lse, scale, heads, **sizes(qkv))
+    forward_kernel[(images * heads,)](qkv, *vectors, out, lse, scale, heads, **sizes(qkv), maxnreg=REGISTERS)
     return out, lse
 
 

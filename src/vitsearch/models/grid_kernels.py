@@ -17,6 +17,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+"""Powers of 2 are what a GPU has: logits are in units of its logarithm, and so are the logarithms of sums."""
+
 
 @triton.jit
 def tile(start, row, tokens, channels):
@@ -84,6 +87,7 @@ def forward_kernel(
     start += heads * width
     v, v0 = tile(start, row, n, d), tl.load(start + d)
     kind = q.dtype
+    unit = scale * LOG2_E
     is_last, is_class = (g == vectors - 1)[:, None], g >= vectors - 2
     of_vector = g[:, None] * width + d[None, :]
     b = tl.load(values + of_vector).to(kind)
@@ -93,12 +97,12 @@ def forward_kernel(
     cell = key_cells(n, c, side).to(kind)
 
     e = tl.dot(q, tl.trans(a), input_precision=precision)
-    s0 = tl.sum(tl.where(is_class[None, :], e, 0.0), 1) * scale
+    s0 = tl.sum(tl.where(is_class[None, :], e, 0.0), 1) * unit
     e = tl.gather(e, vectors_of_cells(n, c, side), 1).to(kind)
     s = tl.dot(q, tl.trans(k), input_precision=precision)
-    s = tl.dot(e, tl.trans(cell), s, input_precision=precision) * scale
+    s = tl.dot(e, tl.trans(cell), s, input_precision=precision) * unit
     most = tl.maximum(tl.max(s, 1), s0)
-    p, p0 = tl.exp(s - most[:, None]), tl.exp(s0 - most)
+    p, p0 = tl.exp2(s - most[:, None]), tl.exp2(s0 - most)
     total = tl.sum(p, 1) + p0
     rounded = p.to(kind)
     m = tl.dot(rounded, cell, input_precision=precision)
@@ -107,18 +111,19 @@ def forward_kernel(
     o = tl.dot(m, b, o, input_precision=precision)
 
     k0, v0 = k0.to(tl.float32), v0.to(tl.float32)
-    t, t0 = tl.sum(k.to(tl.float32) * q0[None, :], 1) * scale, tl.sum(q0 * k0, 0) * scale
+    t, t0 = tl.sum(k.to(tl.float32) * q0[None, :], 1) * unit, tl.sum(q0 * k0, 0) * unit
     top = tl.maximum(tl.max(t, 0), t0)
-    u, u0 = tl.exp(t - top), tl.exp(t0 - top)
+    u, u0 = tl.exp2(t - top), tl.exp2(t0 - top)
     whole = tl.sum(u, 0) + u0
     o0 = (tl.sum(u[:, None] * v.to(tl.float32), 0) + u0 * v0) / whole + own
 
     there = out + (first * heads + head) * width
-    tl.store(there + (1 + n)[:, None] * (heads * width) + d[None, :], (o / total[:, None]).to(out.dtype.element_ty))
+    o *= (1.0 / total)[:, None]
+    tl.store(there + (1 + n)[:, None] * (heads * width) + d[None, :], o.to(out.dtype.element_ty))
     tl.store(there + d, o0.to(out.dtype.element_ty))
     at = lse + (image * heads + head) * (patches + 1)
-    tl.store(at + 1 + n, most + tl.log(total))
-    tl.store(at, top + tl.log(whole))
+    tl.store(at + 1 + n, most + tl.log2(total))
+    tl.store(at, top + tl.log2(whole))
 
 
 @triton.jit
@@ -149,6 +154,7 @@ def backward_kernel(
     sums, there = lse + (image * heads + head) * (patches + 1), dout + (first * heads + head) * width
     at_grid = (1 + n)[:, None] * row + d[None, :]
     kind = dqkv.dtype.element_ty
+    unit = scale * LOG2_E
     is_last, is_class = (g == vectors - 1)[:, None], g >= vectors - 2
 
     q0, do0 = tl.load(start + d).to(tl.float32), tl.load(there + d).to(tl.float32)
@@ -158,8 +164,8 @@ def backward_kernel(
     k0, v0 = k0.to(tl.float32), v0.to(tl.float32)
     k, v = tl.load(start + heads * width + at_grid), tl.load(start + 2 * heads * width + at_grid)
     sum0 = tl.load(sums)
-    u = tl.exp(tl.sum(k.to(tl.float32) * q0[None, :], 1) * scale - sum0)
-    u0 = tl.exp(tl.sum(q0 * k0, 0) * scale - sum0)
+    u = tl.exp2(tl.sum(k.to(tl.float32) * q0[None, :], 1) * unit - sum0)
+    u0 = tl.exp2(tl.sum(q0 * k0, 0) * unit - sum0)
     du, du0 = tl.sum(v.to(tl.float32) * do0[None, :], 1), tl.sum(do0 * v0, 0)
     delta0 = tl.sum(u * du, 0) + u0 * du0
     dt, dt0 = u * (du - delta0) * scale, u0 * (du0 - delta0) * scale
@@ -170,16 +176,16 @@ def backward_kernel(
     q, do = tl.load(start + at_grid), tile(there, heads * width, n, d)
     most = tl.load(sums + 1 + n)
     e = tl.dot(q, tl.trans(a), input_precision=precision)
-    p0 = tl.exp(tl.sum(tl.where(is_class[None, :], e, 0.0), 1) * scale - most)
+    p0 = tl.exp2(tl.sum(tl.where(is_class[None, :], e, 0.0), 1) * unit - most)
     s = tl.dot(q, tl.trans(k), input_precision=precision)
     s = tl.dot(tl.gather(e, needed, 1).to(kind), tl.trans(cell), s, input_precision=precision)
-    p = tl.exp(s * scale - most[:, None])
+    p = tl.exp2(s * unit - most[:, None])
     dm = tl.dot(do, tl.trans(b), input_precision=precision)
     dp0 = tl.sum(tl.where(is_class[None, :], dm, 0.0), 1)
     dp = tl.dot(do, tl.trans(v), input_precision=precision)
     dp = tl.dot(tl.gather(dm, needed, 1).to(kind), tl.trans(cell), dp, input_precision=precision)
     delta = tl.sum(p * dp, 1) + p0 * dp0
-    ds, ds0 = (p * (dp - delta[:, None]) * scale).to(kind), p0 * (dp0 - delta) * scale
+    ds, ds0 = (p * (dp * scale - (delta * scale)[:, None])).to(kind), p0 * (dp0 - delta) * scale
     rounded = p.to(kind)
 
     cells = cells_of_vectors(n, g, side)

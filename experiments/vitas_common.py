@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from decoded import decoded
 from sittings import add_sitting_options
 from teachers import about_teacher, add_teacher_options, guided
@@ -106,6 +108,8 @@ class Bench:
     def _trained(self, plan: TrainingPlan, folder: Path) -> Trained:
         """Blocks have widths of their own to compile. Looking, at a supernet's largest network too, and saving takes
         as long as many steps."""
+        gc.collect()
+        torch.cuda.empty_cache()  # others on this device may need what the step before held
         machine = Machine(
             device=self.options.device, compiled=False, save_every=None, evaluate_every=plan.recipe.epochs
         )

@@ -90,8 +90,9 @@ def in_time(
             if time.monotonic() < until:
                 yield name, work(cell)
         return
-    share = max(1, (os.cpu_count() or 1) // at_once)  # without it every process starts a compiler for every core
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(share))
+    share = max(1, (os.cpu_count() or 1) // at_once)  # without it every process has threads for every core
+    for name in ("TORCHINDUCTOR_COMPILE_THREADS", "OMP_NUM_THREADS"):
+        os.environ.setdefault(name, str(share))
     coming = iter(cells.items())
     running: dict[Future[Row], str] = {}
     failed: list[BaseException] = []

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+from decoded import decoded
 from sittings import add_sitting_options
 from teachers import about_teacher, add_teacher_options, guided
 from trainings import how_it_went
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
-from vitsearch.data import open_training_data
 from vitsearch.evaluate import SupernetEvaluator
 from vitsearch.models.super_transformer import Sharing
 from vitsearch.spaces import SPACES, Space, cost_of
@@ -66,7 +68,7 @@ class Bench:
 
     def __init__(self, options: argparse.Namespace, guided_supernets: bool) -> None:
         self.options, self.guided_supernets = options, guided_supernets
-        dataset = open_training_data(options.data)
+        dataset = decoded(options.data)
         self.geometry = Geometry(image_size=options.image_size, classes=dataset.classes)
         self.recipe = self._recipe(options.recipe, options.set)
         self.retrained = self._recipe(options.retrain, options.set_retrain)
@@ -101,9 +103,17 @@ class Bench:
             seed=seed,
             distillation=self.taught if self.guided_supernets else None,
         )
-        seldom = max(1, run.recipe.epochs // 2)  # a look at the largest network takes as long as many steps
-        machine = Machine(device=self.options.device, evaluate_every=seldom)
-        return train_network(plan, folder, machine=machine, resume=True)
+        return self._trained(plan, folder)
+
+    def _trained(self, plan: TrainingPlan, folder: Path) -> Trained:
+        """Blocks have widths of their own to compile. Looking, at a supernet's largest network too, and saving takes
+        as long as many steps."""
+        gc.collect()
+        torch.cuda.empty_cache()  # others on this device may need what the step before held
+        machine = Machine(
+            device=self.options.device, compiled=False, save_every=None, evaluate_every=plan.recipe.epochs
+        )
+        return train_network(plan, folder, machine=machine, resume=True, dataset=decoded(plan.data))
 
     def search(self, run: Run, supernet: Path, seed: int) -> dict[str, Any]:
         """The best network of the window by the weights it inherits, and how long finding it took."""
@@ -147,8 +157,7 @@ class Bench:
             seed=seed,
             distillation=self.taught,
         )
-        machine = Machine(device=self.options.device, compiled=False)  # each block has widths of its own to compile
-        done = train_network(plan, Path(self.options.work) / f"retrain-{name}-{seed}", machine=machine, resume=True)
+        done = self._trained(plan, Path(self.options.work) / f"retrain-{name}-{seed}")
         return {"retrained_top1": done.result["test_top1"], "retraining": how_it_went(done)}
 
     def whole(self, run: Run, seed: int) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def main() -> None:
         for some in ([budgets] if shares_supernets(row) else [[budget] for budget in budgets])
     }
     complete = sittings.run(partial(cell_of, bench), cells)
-    rows = [summary(row, budget, sittings.rows) for budget in budgets for row in options.rows]
+    rows = [summary(row, budget, sittings.rows) for budget in budgets for row in sorted(options.rows)]
     sittings.write({"complete": complete, "seeds": options.seeds, "rows": rows})
     for found in rows:
         print({key: value for key, value in found.items() if key != "runs"})

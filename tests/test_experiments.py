@@ -10,11 +10,13 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from vitsearch.cost import Geometry
+from vitsearch.data import open_training_data
 from vitsearch.errors import VitsearchError
 from vitsearch.methods.space_study import read_evolution
 from vitsearch.spaces import SPACES
@@ -447,3 +449,17 @@ def test_a_command_names_spaces_whole_and_no_path_of_the_machine(
     monkeypatch.setattr("sys.argv", ["/home/somebody/experiments/s3_bias_tables.py", *given])
     expected = f"python experiments/s3_bias_tables.py --data parquet:cifar10 --space {space} --work s3"
     assert experiments("common").command_line() == expected
+
+
+def test_images_stay_decoded(experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those of a part are the very ones that the dataset gives."""
+    decoded = experiments("decoded")
+    dataset, plain = decoded.decoded("digits"), open_training_data("digits")
+    assert decoded.decoded("digits") is dataset and dataset.part("test") is dataset.part("test")
+    for name in ("name", "classes", "channels", "class_names", "mean", "std"):
+        assert getattr(dataset, name) == getattr(plain, name)
+    ours, theirs = dataset.part("validation"), plain.part("validation")
+    first = [ours.read(index) for index in range(len(ours))]
+    monkeypatch.setattr(ours.images, "read", None)
+    assert len(ours) == len(theirs) and torch.equal(ours.labels, theirs.labels)
+    assert all(torch.equal(ours.read(index), theirs.read(index)) for index in range(len(first)))

@@ -31,6 +31,8 @@ from vitsearch.training.distributed import World
 from vitsearch.training.run import digest_of
 from vitsearch.training.supernet import accuracy, read_supernet
 
+AT_ONCE = 512
+"""Images that a GPU looks at together, at least: a small network's kernels take longer to launch than to run."""
 SUPERNET, PREDICTOR, BENCH, THROUGHPUT = "supernet:", "predictor:", "bench:", "throughput"
 
 
@@ -68,7 +70,7 @@ class SupernetEvaluator:
             judging if images is None else some_of_each_class(judging, images),
             dataset=data,
             geometry=self.geometry,
-            batch_size=recipe.batch_size,
+            batch_size=max(recipe.batch_size, AT_ONCE) if self.device.type == "cuda" else recipe.batch_size,
             device=self.device,
             crop_pct=recipe.crop_percent,
         )

@@ -17,8 +17,9 @@ from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import UnknownName, VitsearchError
 from vitsearch.records import Objective, Trial
-from vitsearch.search import STRATEGIES, Domain, History, parse_strategy
+from vitsearch.search import STRATEGIES, Domain, History, TriedIndex, parse_strategy
 from vitsearch.search.evolution import Evolution
+from vitsearch.search.generations import Brood
 from vitsearch.search.nsga2 import Survivor, survive, tournament
 from vitsearch.search.operators import crossover
 from vitsearch.spaces import SPACES, cost_of
@@ -73,6 +74,24 @@ def test_a_generation_depends_on_those_before_it_alone(imagine: Imagine, strateg
     better = dataclasses.replace(trials[0], measured={"quality": 1e9, "params": 1})
     changed = ask(domain_of("pit"), History([better, *trials[1:100]], 100), 0, 50)
     assert [json.dumps(settings) for settings in changed] != keys(trials[100:])
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_a_generation_that_is_asked_for_in_parts_is_bred_once(
+    imagine: Imagine, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    trials, index, bred = imagine(strategy, domain_of("pit"), in_pit, trials=108), TriedIndex(), []
+    fill = Brood.fill
+
+    def counted(brood: Brood, size: int, random: Random) -> None:
+        bred.append(size)
+        fill(brood, size, random)
+
+    monkeypatch.setattr(Brood, "fill", counted)
+    ask, starts = STRATEGIES[strategy].ask, (*range(50, 99, 8), 100)
+    parts = [ask(domain_of("pit"), History(trials, start, index), 0, 8) for start in starts]
+    assert [json.dumps(settings) for part in parts for settings in part] == keys(trials[50:])
+    assert len(bred) == 2
 
 
 def in_pit(settings: Settings) -> dict[str, float]:

@@ -195,6 +195,24 @@ def test_outside_but_buildable() -> None:
     assert "`attention_ratio[0]` is 0.25" in str(outside(wide)) and cost_of(wide).params > 0
 
 
+ODD = [True, 1, 1.0, 0, None, 3, 0.25, 0.3, "x", [0.3], 7, 14, 38]
+
+
+@pytest.mark.parametrize("space", [VITAS, SPACES["vitas:identity=no"]])
+def test_what_is_known_at_once_is_what_is_read(space: Channelwise) -> None:
+    random, found = Random(0), Counter[bool]()
+    for member in [settings for one in sample(space, 12, seed=2) for settings in (one, dict(reversed(one.items())))]:
+        assert member in space and space.why_not(member) is None
+        for name in member:
+            for value in ODD:
+                changed = json.loads(json.dumps(member)) | {name: value}
+                if isinstance(member[name], list) and random.random() < 0.9:
+                    changed[name] = [value, *member[name][1:]]
+                found[changed in space] += 1
+                assert (changed in space) == (space.why_not(changed) is None), changed
+    assert found[True] > 100 and found[False] > 1000
+
+
 def test_other_patches_are_searched_too() -> None:
     space = VITAS.with_patch_size((2, 4, 8))
     assert space.size == VITAS.size and space.fixed() == {"patch_sizes": [2, 4, 8]}

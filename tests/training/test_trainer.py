@@ -27,7 +27,7 @@ from vitsearch.tasks import Classification
 from vitsearch.training import trainer as trainer_module
 from vitsearch.training.checkpoint import read_checkpoint, write_checkpoint
 from vitsearch.training.distributed import World
-from vitsearch.training.plan import TrainingPlan, read_epochs, read_plan
+from vitsearch.training.plan import CHECKPOINT, TrainingPlan, read_epochs, read_plan
 from vitsearch.training.recipe import RECIPES, Recipe
 from vitsearch.training.run import Machine, digest_of, make_network, train_network
 
@@ -85,6 +85,18 @@ def test_a_stopped_training_resumes_to_the_same_weights(tmp_path: Path, recipe: 
     timeless = [{k: v for k, v in row.items() if k != "images_per_second"} for row in whole.epochs]
     assert timeless == [{k: v for k, v in row.items() if k != "images_per_second"} for row in resumed.epochs]
     assert resumed.result["test_top1"] == whole.result["test_top1"]
+
+
+def test_a_training_that_saves_nothing_begins_anew(tmp_path: Path) -> None:
+    whole = train_network(plan(), tmp_path / "whole", machine=CPU)
+    brief = replace(CPU, save_every=None)
+    with pytest.raises(Stop):
+        train_network(plan(), tmp_path / "cut", machine=brief, progress=stop_at(5))
+    again = train_network(plan(), tmp_path / "cut", machine=brief, resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut")) and len(again.epochs) == len(whole.epochs)
+    assert not (tmp_path / "cut" / CHECKPOINT).exists()
+    with pytest.raises(TrainingFailed, match="there is no checkpoint to go back to"):
+        train_network(plan(replace(RECIPE, learning_rate=1e38)), tmp_path / "wild", machine=brief)
 
 
 def test_streamed_images_train_as_resident_ones_do(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from vitsearch.errors import BadData, CorruptImage
 log = logging.getLogger("vitsearch")
 AT_A_TIME = 256  # images decoded by one task of a thread
 LOOKED_AT = 64  # images whose size is looked at
+SMALL = 64 * 64 * 3  # numbers: below, threads wait for Python's lock more than they decode, 24 s with 16 of them
 
 
 def stored_side(images: Images, side: int, augmentation: Augmentation) -> int:
@@ -63,7 +64,7 @@ def decode_all(
     images: Images, indices: Sequence[int], prepare: Callable[[Tensor], Tensor], unreadable: Unreadable
 ) -> tuple[Tensor, list[int]]:
     """Prepared images as one tensor, and the places in `indices` of those that could not be read."""
-    first = _first(images, indices, prepare)
+    first, read_size = _first(images, indices, prepare)
     found = torch.zeros(len(indices), *first.shape, dtype=torch.uint8)
 
     def read(start: int) -> list[tuple[int, str]]:
@@ -77,7 +78,7 @@ def decode_all(
 
     began = perf_counter()
     missing: list[int] = []
-    pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1))
+    pool = ThreadPoolExecutor(1 if read_size <= SMALL else min(16, os.cpu_count() or 1))
     try:
         for failed in pool.map(read, range(0, len(indices), AT_A_TIME)):
             for place, reason in failed:
@@ -90,10 +91,12 @@ def decode_all(
     return found, missing
 
 
-def _first(images: Images, indices: Sequence[int], prepare: Callable[[Tensor], Tensor]) -> Tensor:
+def _first(images: Images, indices: Sequence[int], prepare: Callable[[Tensor], Tensor]) -> tuple[Tensor, int]:
+    """The first that can be read, prepared, and how many numbers it was before."""
     for index in indices:
         try:
-            return prepare(images.read(index))
+            read = images.read(index)
+            return prepare(read), read.numel()
         except CorruptImage:
             continue
     raise BadData(f"none of {len(indices)} images can be decoded")

@@ -91,6 +91,8 @@ class TriedIndex:
     def __init__(self) -> None:
         self._first: dict[str, int] = {}
         self._length = 0
+        self.bred: tuple[object, list[Settings]] | None = None
+        """The last generation, and what it depends on: it is asked for in parts, and takes half a second."""
 
     def first(self, trials: Sequence[Trial], length: int, settings: Settings) -> int | None:
         """None where the first `length` trials do not have it."""

@@ -67,14 +67,17 @@ def ask_generation(
 ) -> Sequence[Settings]:
     """The next of the current generation. `begin` begins the first one and `breed` the others, chance fills them."""
     generation, position = divmod(len(history), population)
-    brood = Brood(domain, history.before(generation * population))
-    random = Random(f"{seed}/{generation}")
-    if generation:
-        breed(brood, random)
-    elif begin is not None:
-        begin(brood, random)
-    brood.fill(population, random)
-    return brood.members[position : position + count]
+    key = (breed, begin, domain, seed, generation, population)
+    if history.index.bred is None or history.index.bred[0] != key:
+        brood = Brood(domain, history.before(generation * population))
+        random = Random(f"{seed}/{generation}")
+        if generation:
+            breed(brood, random)
+        elif begin is not None:
+            begin(brood, random)
+        brood.fill(population, random)
+        history.index.bred = key, brood.members
+    return history.index.bred[1][position : position + count]
 
 
 def objectives_of(domain: Domain, strategy: str) -> Sequence[Objective]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import product
 from random import Random
 from typing import Any, cast
 
@@ -170,6 +171,28 @@ class Channelwise(Ratioed):
             return f"`patch_size` is {settings['patch_size']}, and this {self.name} has {allowed}"
         return reason
 
+    def __contains__(self, settings: Mapping[str, Any]) -> bool:
+        """As the base. What is written as this space writes it is known at once: a generation asks for two thousand."""
+        return self._writes(settings) or super().__contains__(settings)
+
+    def _writes(self, settings: Mapping[str, Any]) -> bool:
+        """Whether these are settings of a member in canonical form."""
+        names = [knob.name for knob in self.knobs]
+        if list(settings) != ["space", *names] or settings["space"] != self.name:
+            return False
+        size, width, *lists = (settings[name] for name in names)
+        if {type(size), type(width)} != {int} or any(type(one) is not list for one in lists):
+            return False
+        if size not in self.patch_sizes or width not in self.embed_dim or {*map(len, lists)} != {self.slot_count}:
+            return False
+        return all(tuple(map(type, block)) in BLOCK and block in self._blocks for block in zip(*lists, strict=True))
+
+    @cached_property
+    def _blocks(self) -> frozenset[tuple[int, float | None, float | None]]:
+        """What a slot may be: heads and two ratios."""
+        filled = product(self.num_heads, self.ratios, self.ratios)
+        return frozenset(filled) | ({(0, None, None)} if self.identity else frozenset())
+
     def why_not_choices(self, spelled: Settings) -> str | None:
         """Over whatever patches; an empty slot has no ratios to ask about."""
         if len(spelled["num_heads"]) != self.slot_count:
@@ -246,6 +269,8 @@ class Repeated(Ratioed):
 
 
 ABSENT = Absent()
+BLOCK = (int, float, float), (int, type(None), type(None))
+"""Since True is 1 for Python."""
 
 
 @lru_cache(maxsize=32)

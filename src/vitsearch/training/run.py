@@ -80,7 +80,8 @@ class Machine:
     resident: bool | None = None
     """Whether decoded images stay in the device's memory; None: when they fit."""
     workers: int = 2
-    save_every: int = 500
+    save_every: int | None = 500
+    """None: no checkpoints, for trainings that take no longer than writing some; what is cut off begins anew."""
     evaluate_every: int | None = None
     tensorboard: bool = False
 
@@ -106,14 +107,18 @@ def train_network(
     resume: bool = False,
     allow_changed: bool = False,
     progress: Progress | None = None,
+    dataset: Dataset | None = None,
 ) -> Trained:
-    """Train, or go on training, and look at the test part once, at the end."""
+    """Train, or go on training, and look at the test part once, at the end.
+
+    `dataset`: what `plan.data` opens, where it is open already.
+    """
     how, folder = machine or Machine(), Path(out)
     refuse_existing(folder, resume)
     if how.tensorboard:
         require_tensorboard()  # not after hours
     with join_world(how.device) as world, borrowed_generators(world.device):
-        dataset = open_training_data(plan.data)
+        dataset = dataset or open_training_data(plan.data)
         check_plan(plan, dataset)
         check_optimizer(plan.recipe, world.device)
         made = make_network(plan)
@@ -169,7 +174,9 @@ def measured_at_the_end(
 ) -> dict[str, Any]:
     """The test part, once. A supernet is there to search with, so it sees the validation part alone."""
     split: Split = "test" if plan.space is None else "validation"
-    found = trainer.evaluate(_evaluation(plan, dataset, split, world, how))
+    step, found = trainer.validated or (0, {})
+    if split == "test" or step != trainer.position.step:  # else it was looked at right now
+        found = trainer.evaluate(_evaluation(plan, dataset, split, world, how))
     if not all(map(math.isfinite, found.values())):
         raise TrainingFailed(f"the loss on the {split} part is not finite: try a lower learning_rate or float32")
     return {f"{split}_{name}": value for name, value in found.items()}

@@ -2,7 +2,7 @@
 
     step:   mix, forward, backward (in micro-batches), clip, optimise, average
     epoch:  mean loss, accuracy on the validation part, one line in `epochs.jsonl`
-    save:   every `save_every` steps, one checkpoint that resumes to the same weights
+    save:   every `save_every` steps, one checkpoint that resumes to the same weights; None: nothing is saved
 
 A loss, or a weight, that is not finite takes the training back to its last checkpoint and halves the rate, `RETRIES`
 times. Memory that runs out halves the micro-batch.
@@ -94,7 +94,7 @@ class Trainer:
         checkpoint: Path,
         journal: EpochLog | None,
         compiled: bool = False,
-        save_every: int = 500,
+        save_every: int | None = 500,
         evaluate_every: int | None = None,
         progress: Progress | None = None,
         on_epoch: Callable[[dict[str, Any]], None] | None = None,
@@ -121,6 +121,8 @@ class Trainer:
         if compiled:
             self.compile()
         self.speed = 0.0
+        self.validated: tuple[int, dict[str, float]] | None = None
+        """The last step after which the validation part was looked at, and what was seen."""
 
     def compile(self) -> None:
         if isinstance(self.network, VisionNetwork):
@@ -161,11 +163,12 @@ class Trainer:
             self.train_step(batch)
             step = self.position.step
             ends_epoch = step % self.loader.steps_per_epoch == 0
-            if ends_epoch or step % CHECK_EVERY == 0 or step % self.save_every == 0:
+            saves = self.save_every is not None and step % self.save_every == 0
+            if ends_epoch or step % CHECK_EVERY == 0 or saves:
                 self.look()
             if ends_epoch:
                 self.end_epoch(step // self.loader.steps_per_epoch)
-            if step % self.save_every == 0 or step == self.total:
+            if saves or step == self.total:
                 self.save()
             if step == self.total:
                 return
@@ -260,7 +263,8 @@ class Trainer:
         row |= {"learning_rate": self.optimizer.param_groups[0]["lr"], "rate_factor": self.position.rate_factor}
         row |= {"micro_batches": self.position.micro_batches, "images_per_second": round(self.speed, 1)}
         if self.validation is not None and (epoch % self.evaluate_every == 0 or epoch == self.recipe.epochs):
-            row |= {f"validation_{name}": value for name, value in self.evaluate(self.validation).items()}
+            self.validated = self.position.step, self.evaluate(self.validation)
+            row |= {f"validation_{name}": value for name, value in self.validated[1].items()}
             if not all(map(math.isfinite, row.values())):
                 raise NotFinite
         if self.journal is not None:
@@ -284,7 +288,7 @@ class Trainer:
             state = self.scaler.state_dict()
             scale, past = float(state["scale"]), int(state["_growth_tracker"])
             self.position = replace(self.position, loss_scale=scale, scaled_steps=past)
-        if not self.world.writes:
+        if not self.world.writes or self.save_every is None:
             return
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         tensors |= {f"task.{name}": value for name, value in self.task.state_dict().items()}
@@ -315,6 +319,8 @@ class Trainer:
 
     def roll_back(self) -> None:
         failed, before = self.position.step, self.position
+        if self.save_every is None:
+            raise TrainingFailed(f"the loss is not finite near step {failed}, and there is no checkpoint to go back to")
         if before.retries == RETRIES:
             raise TrainingFailed(
                 f"the loss is not finite near step {failed}, with {RETRIES} lower rates too (the last was "

@@ -42,7 +42,7 @@ Row = dict[str, Any]
 SPACE = "autoformer-tiny"
 SETTINGS = {
     "224": {"model": "vit_tiny_patch16_224", "side": 224, "patch": 16, "batch": 512, "classes": 1000},
-    "32": {"model": "vit_tiny_patch16_224", "side": 32, "patch": 4, "batch": 2048, "classes": 10},
+    "32": {"model": "vit_tiny_patch16_224", "side": 32, "patch": 4, "batch": 4096, "classes": 10},
 }
 QUICK = {"32": {"model": "test_vit", "side": 32, "patch": 16, "batch": 16, "classes": 10}}
 ROUNDS = 3
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="small images on the CPU")
     parser.add_argument("--steps", type=int, default=60, help="of each of three rounds")
     parser.add_argument("--sizes", nargs="*", default=list(SETTINGS), choices=list(SETTINGS), help="image sizes")
-    parser.add_argument("--batch", type=int, help="in place of 512 and 2048")
+    parser.add_argument("--batch", type=int, help="in place of 512 and 4096")
     add_output_options(parser)
     options = parser.parse_args()
     device = pick_device("cpu" if options.quick and options.device == "auto" else options.device)

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from vitsearch.models.grid_kernels import backward_kernel, forward_kernel
 
-
 REGISTERS = 128
 """Of a thread, at most, on the way there: so that four programs are on a multiprocessor, not three."""
 

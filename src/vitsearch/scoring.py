@@ -210,7 +210,7 @@ class ProxyEvaluator:
         """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""
         plan = decode(settings).present()
         subject = Subject(
-            name=f"{settings['space']} {plan.key()}",
+            name=lambda: f"{settings['space']} {plan.key()}",
             network=lambda: self.bank(settings, plan).network(plan, self.geometry),
             batch=self.batch,
             geometry=self.geometry,

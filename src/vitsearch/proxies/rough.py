@@ -65,10 +65,10 @@ class Half:
     gone: Tensor
     gone_before: Tensor
     """Networks that were in the half before and are not in this one, and their places there."""
-    y: Tensor
+    y: Tensor = field(init=False)
     """The norm, and one over the root of each token's variance."""
-    rate: Tensor
-    hidden: Tensor
+    rate: Tensor = field(init=False)
+    hidden: Tensor = field(init=False)
 
     @property
     def of_attention(self) -> bool:
@@ -93,20 +93,19 @@ class Blocks:
         together = torch.tensor([index for indices in lists for index in indices])
         device = self.run.bank.device
         indices = iter(torch.split(together.to(device, non_blocking=True), [len(one) for one in lists]))
-        nothing = torch.empty(0, device=device)
         for number, step in enumerate(steps):
             half = f"{name}.blocks.{number // 2}.{'mlp' if number % 2 else 'attn'}"
-            first = [next(indices) for _ in range(4)]
+            where = [next(indices) for _ in range(4)]
             groups, end = [], 0
             for block, members in zip(step.blocks, step.groups, strict=True):
                 groups.append(Group(block, next(indices), slice(end, end + len(members))))
                 end += len(members)
-            yield Half(half, groups, *first, nothing, nothing, nothing)
+            yield Half(half, groups, *where)
 
     # --- there
 
     def there(self, x: Tensor) -> Tensor:
-        networks, self.images, self.tokens, self.width = x.shape
+        _, self.images, self.tokens, self.width = x.shape
         given = x.contiguous().flatten(1, 2)
         stream, z = torch.empty_like(given), None
         for half in self.halves:
@@ -277,9 +276,10 @@ class Blocks:
     ) -> Tensor:
         """Of a linear layer; the weight that its products have."""
         weight, bias = self._layer(name, *shape, self.run.dtype)
-        rows = [one.reshape(len(networks), 1, self.images * self.tokens, -1) for one in (x, dy)]
-        given = {"x": rows[0], "dy": rows[1], "y": None, "weight": weight, "bias": bias, "bias_sums": sums}
-        self.run.tell(Linear(name=name, networks=networks, **given))
+        x, dy = (one.reshape(len(networks), 1, self.images * self.tokens, -1) for one in (x, dy))
+        self.run.tell(
+            Linear(name=name, networks=networks, x=x, dy=dy, y=None, weight=weight, bias=bias, bias_sums=sums)
+        )
         return self._layer(name, *shape, HALF)[0]
 
 

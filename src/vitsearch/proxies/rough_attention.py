@@ -60,7 +60,7 @@ class Attended:
     def __init__(self, qkv: Tensor, vectors: Tensor, grid: Grid) -> None:
         networks, rows, tokens, _, heads, width = qkv.shape
         self.qkv, self.vectors, self.grid, self.heads = qkv, vectors, grid, heads
-        self.images, self.root = networks * rows, width**-0.5
+        self.images, self.root = networks * rows, 1 / math.sqrt(width)
         self.tile = {"heads": heads, "tokens": tokens, "width": width, "places": grid.places}
         self.relative = {"side": grid.side, "offsets": grid.offsets, "slots": grid.slots}
         self.out = qkv.new_empty(networks, rows, tokens, heads * width)

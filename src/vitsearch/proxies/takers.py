@@ -85,14 +85,14 @@ class Magnitudes(Taker):
         return values.flatten(2).sum(2).sum(1, dtype=torch.float64) if values.dim() > 2 else values.sum(1)
 
 
-def goes_half(gradient: Tensor) -> bool:
+def is_half_on_gpu(gradient: Tensor) -> bool:
     """Whether a gradient is float16, on a GPU that runs kernels of ours."""
     return gradient.is_cuda and gradient.dtype == torch.float16 and runs_kernels(gradient.device.index)
 
 
 class Snip(Magnitudes):
     def term(self, gradient: Tensor, value: Tensor) -> Tensor:
-        if goes_half(gradient):
+        if is_half_on_gpu(gradient):
             from vitsearch.proxies.rough import magnitudes  # which needs Triton
 
             return magnitudes(gradient, value)

@@ -28,6 +28,7 @@ from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
 from vitsearch.proxies.batched import CENTRED, goes_batched, routes, score_group
 from vitsearch.proxies.diversity import nuclear_norms
+from vitsearch.proxies.group_pass import has_kernels
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
 from vitsearch.proxies.size import BASELINES
 from vitsearch.registry import did_you_mean
@@ -199,14 +200,17 @@ class ProxyEvaluator:
         sizes = [1]
         for route in routes(names, plan, self.device):
             rows = (1 if route.absolute else self.batch_size) * (2 if route.along else 1)
-            sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype, route.rough))
+            if route.rough and has_kernels(plan, self.geometry.image_size, self.device):
+                sizes.append(bytes_with_kernels(plan, self.geometry, rows))
+            else:
+                sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype, route.rough))
         return max(sizes)
 
     def one(self, settings: Settings, known: Known | None = None) -> Score:
         """A single network, by the definitions; `known` are scores (and seconds) that a batch gave already."""
         plan = decode(settings).present()
         subject = Subject(
-            name=f"{settings['space']} {plan.key()}",
+            name=lambda: f"{settings['space']} {plan.key()}",
             network=lambda: self.bank(settings, plan).network(plan, self.geometry),
             batch=self.batch,
             geometry=self.geometry,
@@ -254,6 +258,16 @@ def bytes_per_network(plan: Architecture, geometry: Geometry, images: int, dtype
                 inner = block.heads * block.head_dim
                 channels = (8 if block.relative_distance else 5) * inner + 2 * block.hidden + 2 * block.heads * tokens
                 total += images * tokens * (7 * stage.width * dtype.itemsize + channels * inside)
+    return total
+
+
+def bytes_with_kernels(plan: Architecture, geometry: Geometry, images: int) -> int:
+    """The same where blocks are as `rough.py` has them: what the way back needs, and what is there once."""
+    total = 0
+    for stage, side in zip(plan.stages, plan.sides(geometry.image_size), strict=True):
+        blocks = [block for block in stage.blocks if isinstance(block, Attention)]
+        each = [2 * stage.width + 2 * block.hidden + block.heads * (4 * block.head_dim + 4 * side) for block in blocks]
+        total += images * (side * side + 1) * (2 * sum(each) + 40 * stage.width + 4 * max(each))
     return total
 
 

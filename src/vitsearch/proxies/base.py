@@ -41,7 +41,7 @@ class Subject:
     def __init__(
         self,
         *,
-        name: str,
+        name: str | Callable[[], str],
         network: Callable[[], nn.Module],
         batch: Callable[[], Batch],
         geometry: Geometry,
@@ -49,7 +49,7 @@ class Subject:
         device: torch.device | None = None,
         traces: frozenset[str] = frozenset(),
     ) -> None:
-        self.name = name
+        self._name = name
         self.architecture = architecture
         self.geometry = geometry
         self.device = device or torch.device("cpu")
@@ -60,6 +60,11 @@ class Subject:
         self._parts: list[dict[str, Tensor]] | None = None
         self._found: dict[str, Any] = {}
         self._absolute: dict[torch.dtype, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+
+    @property
+    def name(self) -> str:
+        """For errors: who makes one for thousands of networks leaves it until it is asked for."""
+        return self._name if isinstance(self._name, str) else self._name()
 
     @cached_property
     def network(self) -> nn.Module:

@@ -20,6 +20,7 @@ from torch import Tensor
 from vitsearch.architecture import Architecture, Attention, Patch
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch
+from vitsearch.models.kernels import runs_kernels
 from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import Form, WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
@@ -33,6 +34,8 @@ from vitsearch.proxies.takers import Taker
 
 WHOLE = 8
 """Numbers that a GPU loads at once in half precision."""
+MOST_SIDE, HEADS = 14, (16, 32, 64)
+"""Of a grid, and the widths of heads, for which kernels of ours have room."""
 FAR = -3e4
 """A logit that leaves nothing, which float16 still has."""
 BEHIND_NORM, BEFORE_NORM = ("attn.qkv", "mlp.fc1", "head"), ("attn.proj", "mlp.fc2")
@@ -87,6 +90,8 @@ class GroupPass:
         """Whether nothing goes back: derivatives of the logits along all parameters are all that is asked for."""
         self.apart = False
         """Whether the last channel of tokens is the mean of the others, which are without it."""
+        self.kernels = False
+        """Whether blocks go through kernels of ours."""
         self.all_networks = torch.arange(self.count, device=self.bank.device)
 
     # --- parameters
@@ -261,6 +266,7 @@ class GroupPass:
         else:
             images = batch.images.to(device, self.dtype)
         self.images = len(images)
+        self.kernels = self.rough and all(has_kernels(plan, side, device) for plan in self.plans)
         ways = sorted({taker.goes_back for taker in self.takers if taker.goes_back is not None})
         anchor = torch.zeros((), device=device, dtype=self.dtype, requires_grad=True)
         scale = self.scale(geometry) if self.rough else 1.0
@@ -368,6 +374,10 @@ class GroupPass:
 
     def stage(self, x: Tensor, blocks: Sequence[Sequence[Any]], name: str, side: int) -> Tensor:
         """All blocks of a stage. Networks change places so that equal ones are neighbours, and end in their order."""
+        if self.kernels:
+            from vitsearch.proxies.rough import Blocks, RoughBlocks  # which needs Triton
+
+            return RoughBlocks.apply(x, Blocks(self, blocks, name, side))  # type: ignore[no-any-return]
         steps = route(blocks)
         at_end = [network for group in steps[-1].groups for network in group]
         at_end += [network for step in steps for network in step.left]
@@ -461,6 +471,17 @@ class GroupPass:
         leaves = [f"{kind}_{along}" for kind in ("key", "value") for along in ("rows", "columns")]
         tables = {leaf: self.weight(f"{name}.relative.{leaf}", size) for leaf in leaves}
         return relative(side, block.relative_distance, **tables)
+
+
+def has_kernels(plan: Architecture, image_size: int, device: torch.device) -> bool:
+    """Whether kernels of ours have all blocks in a rough pass: see rough.py."""
+    if device.type != "cuda" or not runs_kernels(device.index) or not plan.class_token:
+        return False
+    small = all(side <= MOST_SIDE for side in plan.sides(image_size))
+    blocks = [block for stage in plan.stages for block in stage.blocks]
+    known = all(isinstance(block, Attention) and block.head_dim in HEADS for block in blocks)
+    relative = all(isinstance(block, Attention) and block.relative_distance for block in blocks)
+    return small and known and relative and all(stage.width % WHOLE == 0 for stage in plan.stages)
 
 
 @lru_cache(maxsize=32)

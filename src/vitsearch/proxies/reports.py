@@ -61,6 +61,17 @@ class Report:
 
 
 @dataclass(eq=False, kw_only=True)
+class Found(Report):
+    """Parameters whose gradients are found already."""
+
+    found: list[tuple[Tensor, Tensor]]
+
+    @cached_property
+    def gradients(self) -> list[tuple[Tensor, Tensor]]:
+        return self.found
+
+
+@dataclass(eq=False, kw_only=True)
 class Outputs(Report):
     """Outputs of a layer and their gradients, [n, B, S, outputs]; y without n where all networks have the same."""
 
@@ -89,6 +100,8 @@ class Product(Outputs):
     parts: int = 1
     of_mean: Tensor | None = None
     """[n]: what the mean over outputs adds to the saliency, where y is without it."""
+    bias_sums: Tensor | None = None
+    """[n, outputs]: dY over all tokens, where it is known already."""
 
     def in_parts(self, parts: int) -> Tensor:
         """Gradients of the weight that came by way of equal parts of the batch: [n, parts, outputs, inputs]."""
@@ -106,7 +119,7 @@ class Product(Outputs):
 
     @cached_property
     def bias_gradient(self) -> Tensor:
-        return _over_tokens(self.dy)
+        return _over_tokens(self.dy) if self.bias_sums is None else self.bias_sums
 
     @cached_property
     def gradients(self) -> list[tuple[Tensor, Tensor]]:

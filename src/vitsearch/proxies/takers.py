@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from vitsearch.models.kernels import runs_kernels
 from vitsearch.models.weights import WeightBank
 from vitsearch.proxies.along import halves
 from vitsearch.proxies.reports import Centred, Linear, Pooled, Report, Small, role_of
@@ -74,8 +75,8 @@ class Magnitudes(Taker):
 
     def on_report(self, report: Report) -> None:
         if not self.linears_alone:
-            for gradient, value in report.gradients:
-                self.add(report, self.term(gradient, value))
+            terms = [self.term(gradient, value).double() for gradient, value in report.gradients]
+            self.add(report, reduce(torch.add, terms))
         elif isinstance(report, Linear) and not report.is_convolution:
             self.add(report, self.term(report.weight_gradient, report.weight))
 
@@ -84,8 +85,17 @@ class Magnitudes(Taker):
         return values.flatten(2).sum(2).sum(1, dtype=torch.float64) if values.dim() > 2 else values.sum(1)
 
 
+def is_half_on_gpu(gradient: Tensor) -> bool:
+    """Whether a gradient is float16, on a GPU that runs kernels of ours."""
+    return gradient.is_cuda and gradient.dtype == torch.float16 and runs_kernels(gradient.device.index)
+
+
 class Snip(Magnitudes):
     def term(self, gradient: Tensor, value: Tensor) -> Tensor:
+        if is_half_on_gpu(gradient):
+            from vitsearch.proxies.rough import magnitudes  # which needs Triton
+
+            return magnitudes(gradient, value)
         return self.sum_of((gradient * value).abs_())
 
 

@@ -130,7 +130,7 @@ def test_small_grids_windows_norms_and_gelu_are_the_definition() -> None:
     windows = [["windows", 8, 2, 32, 4, False, False], ["windows", 8, 2, 16, 4, True, False]]
     windows += [["windows", 14, 2, 16, 7, True, False], ["windows", 8, 1, 32, 8, False, True]]
     norms: list[list[object]] = [[2, 300, 38, True], [3, 33, 128, True], [1, 5, 77, False]]
-    rows, used, seen = interpreted([*grids, *windows], norms, [[2, 5, 24], [700, 300]])
+    rows, used, seen = interpreted([*grids, *windows], norms, [[2, 5, 24], [70, 1100]])
     assert used == [True, True] and seen == 2 * (5 + 2)  # of those that are not compiled
     assert [row["compared"] for row in rows] == [10] * 3 + [7] * 4 + [4, 4, 2] + [3, 3]
     for row in rows:
@@ -142,7 +142,7 @@ POINTERS |= dict.fromkeys(("lse", "dbias", "dweight", "mean", "rate"), "*fp32")
 COUNTS = ("images", "heads", "windows", "biased", "tokens", "items", "width", "each", "count", "rows")
 GRID = {"side": 8, "width": 64, "places": 16}
 NORM = {"tile": 32, "padded": 128, "learned": True}
-GELU = {"columns": 760, "block": 2048, "wide": 256, "high": 16, "each": 512}
+GELU = {"columns": 760, "wide": 1024, "high": 8, "each": 64}
 WINDOW = {"size": 49, "padded": 64, "width": 32, "each": 16}
 
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from vitsearch.models.gelu_kernels import backward_kernel, forward_kernel
 
-BLOCK = 2048
-WIDE, HIGH, EACH = 256, 16, 512
-"""Columns and rows that go through at once, and rows that one program adds up."""
+WIDEST, THERE, BACK, EACH = 1024, 4096, 8192, 64
+"""Columns of a tile at most: whole rows, since parts of them do not begin where memory does. Numbers of a tile on
+either way, and rows that a program adds up."""
 
 
 def biased_gelu(x: Tensor, bias: Tensor) -> Tensor:
@@ -29,13 +29,19 @@ def biased_gelu(x: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
+def tile_of(columns: int, numbers: int) -> dict[str, int]:
+    wide = min(WIDEST, triton.next_power_of_2(columns))
+    return {"columns": columns, "wide": wide, "high": min(EACH, numbers // wide), "num_warps": 8}
+
+
 @torch.library.custom_op("vitsearch::gelu_there", mutates_args=())
 def gelu_there(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Also the slope, which the way back needs."""
     x = x.contiguous()
     out, slope = torch.empty_like(x), torch.empty_like(x)
-    sizes = {"columns": x.shape[-1], "block": BLOCK}
-    forward_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, bias.contiguous(), out, slope, x.numel(), **sizes)
+    rows, tile = x.numel() // x.shape[-1], tile_of(x.shape[-1], THERE)
+    programs = triton.cdiv(rows, tile["high"]), triton.cdiv(x.shape[-1], tile["wide"])
+    forward_kernel[programs](x, bias.contiguous(), out, slope, rows, **tile)
     return out, slope
 
 
@@ -47,11 +53,10 @@ def _(x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op("vitsearch::gelu_back", mutates_args=())
 def gelu_back(gradient: Tensor, slope: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     gradient, columns = gradient.contiguous(), slope.shape[-1]
-    rows, dx = slope.numel() // columns, torch.empty_like(slope)
-    programs = triton.cdiv(rows, EACH), triton.cdiv(columns, WIDE)
+    rows, tile, dx = slope.numel() // columns, tile_of(columns, BACK), torch.empty_like(slope)
+    programs = triton.cdiv(rows, EACH), triton.cdiv(columns, tile["wide"])
     parts = slope.new_empty(programs[0], columns, dtype=torch.float32)
-    sizes = {"columns": columns, "wide": WIDE, "high": HIGH, "each": EACH}
-    backward_kernel[programs](gradient, slope, dx, parts, rows, **sizes)
+    backward_kernel[programs](gradient, slope, dx, parts, rows, each=EACH, **tile)
     return dx, parts.sum(0).to(bias.dtype)
 
 

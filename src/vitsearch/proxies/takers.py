@@ -76,7 +76,8 @@ class Magnitudes(Taker):
     def on_report(self, report: Report) -> None:
         if not self.linears_alone:
             terms = [self.term(gradient, value).double() for gradient, value in report.gradients]
-            self.add(report, reduce(torch.add, terms))
+            if terms:  # not every layer has parameters
+                self.add(report, reduce(torch.add, terms))
         elif isinstance(report, Linear) and not report.is_convolution:
             self.add(report, self.term(report.weight_gradient, report.weight))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,23 +21,19 @@ from vitsearch.architecture import Architecture, Attention, Patch
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch
 from vitsearch.models.kernels import runs_kernels
-from vitsearch.models.layers import relative_maps
 from vitsearch.models.weights import Form, WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
 from vitsearch.proxies.centred import HALF, AttentionHalf, Layer, MlpHalf, Relative, relative
 from vitsearch.proxies.diversity import Around
 from vitsearch.proxies.forward_along import attention_forward, mlp_forward, normal_sums
+from vitsearch.proxies.offsets import WHOLE, one_at, per_token, to_places
 from vitsearch.proxies.reporting import Reordered, TracedLinear, TracedNorm, TracedPatches, Watched, products_in
 from vitsearch.proxies.reports import Centred, Linear, Norm, Pooled, Report, Small, Tables
 from vitsearch.proxies.routing import places, route
 from vitsearch.proxies.takers import Taker
 
-WHOLE = 8
-"""Numbers that a GPU loads at once in half precision."""
 MOST_SIDE, HEADS = 14, (16, 32, 64)
 """Of a grid, and the widths of heads, for which kernels of ours have room."""
-FAR = -3e4
-"""A logit that leaves nothing, which float16 still has."""
 BEHIND_NORM, BEFORE_NORM = ("attn.qkv", "mlp.fc1", "head"), ("attn.proj", "mlp.fc2")
 """Layers that read what a norm gave, and those whose outputs nothing but norms and poolings read."""
 
@@ -173,7 +169,7 @@ class GroupPass:
         size = (block.relative_rows, block.head_dim)
         both = torch.cat([self.weight(f"{name}.relative.{kind}_{leaf}", size) for leaf in ("rows", "columns")])
         used = F.pad(both, (0, 0, 0, slots - len(both))).to(x.dtype)
-        weight, dim, one = both, 0, _one(len(both), slots, x.device, x.dtype)
+        weight, dim, one = both, 0, one_at(len(both), slots, x.device, x.dtype)
         if kind == "value":
             used, weight, dim, one = used.T, both.T, 1, None
         if not self.everything:
@@ -446,10 +442,10 @@ class GroupPass:
         """With relative position, q, k and v get channels for each grid row, each grid column and the class token."""
         width = block.head_dim
         if block.relative_distance:
-            choice, cells = _relative(side, block.relative_distance, q.shape[-2], q.device, q.dtype)
+            choice, cells = to_places(side, block.relative_distance, q.shape[-2], q.device, q.dtype)
             slots = choice.shape[1]
             by_offset = self.tables(q, name, "key", block, networks, slots)  # [n, rows, H, S, 2 R]
-            q = torch.cat([q, _per_token(by_offset, choice)], -1)
+            q = torch.cat([q, per_token(by_offset, choice)], -1)
             cells = cells.expand(*q.shape[:-1], -1)
             if self.along:  # constants
                 cells = torch.cat([cells[:, : self.images], torch.zeros_like(cells[:, self.images :])], 1)
@@ -460,7 +456,7 @@ class GroupPass:
         else:  # spelled out: torch's fused kernels are slower for so few tokens, and on a GPU never twice the same
             out = ((q * width**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
         if block.relative_distance:
-            mass = _per_token(out[..., width:], choice.transpose(1, 2))
+            mass = per_token(out[..., width:], choice.transpose(1, 2))
             out = out[..., :width] + self.tables(mass, name, "value", block, networks, slots)
         return out
 
@@ -482,35 +478,3 @@ def has_kernels(plan: Architecture, image_size: int, device: torch.device) -> bo
     known = all(isinstance(block, Attention) and block.head_dim in HEADS for block in blocks)
     relative = all(isinstance(block, Attention) and block.relative_distance for block in blocks)
     return small and known and relative and all(stage.width % WHOLE == 0 for stage in plan.stages)
-
-
-@lru_cache(maxsize=32)
-def _relative(side: int, distance: int, tokens: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """From offsets to places, for each query: [S, 2 R, 2 side + 1 + padding]; and the place of each key.
-
-    Where there are more tokens than the grid has, these are `FAR` from all queries: a place more, that every query has.
-    """
-    maps = relative_maps(side, distance)
-    known, rows = maps.row_choice.shape[:2]
-    choice = torch.zeros(known, 2 * rows, 2 * side + 1)
-    choice[:, :rows, :side], choice[:, rows:, side:-1] = maps.row_choice, maps.column_choice
-    choice[:, 0, -1] = choice[:, rows, -1] = 1.0
-    more, spare = -choice.shape[-1] % WHOLE, tokens - known
-    choice, cells = F.pad(choice, (0, more)), F.pad(maps.key_cells, (0, more))  # fused kernels want whole vectors
-    if spare:
-        choice = F.pad(choice, (0, 0, 0, WHOLE - 2 * rows % WHOLE, 0, spare))
-        choice[:, 2 * rows, 2 * side + 1] = 1.0
-        cells = F.pad(cells, (0, 0, 0, spare))
-        cells[known:, 2 * side + 1] = FAR
-    return choice.to(device, dtype), cells.to(device, dtype)
-
-
-@lru_cache(maxsize=32)
-def _one(place: int, slots: int, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    return torch.eye(slots, device=device, dtype=dtype)[place] if place < slots else None
-
-
-def _per_token(x: Tensor, choice: Tensor) -> Tensor:
-    """[..., S, a] times [S, a, b]: another matrix for each token."""
-    lead = x.shape[:-2]
-    return (x.flatten(0, -3).transpose(0, 1) @ choice).transpose(0, 1).reshape(*lead, x.shape[-2], choice.shape[-1])

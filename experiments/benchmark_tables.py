@@ -26,6 +26,10 @@ def machine(row: Row) -> str:
     return f"**{row['machine']}** ({row['device']}, {row['threads']} threads; {versions})"
 
 
+def commit(row: Row) -> str:
+    return str(row["commit"])[:7]
+
+
 def table(intro: str, head: str, lines: Iterable[Sequence[str]]) -> list[str]:
     """`head` as in Markdown, without the bars at its ends."""
     rule = "---|" * (head.count("|") + 1)
@@ -48,7 +52,7 @@ def speeds(rows: list[Row]) -> list[str]:
         others = [f"{speed[f'{kind}/{name}']:.2f}" for kind in ("reference", "baseline/plain-loop")]
         found = [name, f"{row['architectures_per_second']:.1f}", *others, ratio(row, 1)]
         found += [f"{row['max_relative_error']:.0e}", f"{row['kendall_tau']:.4f}", f"{row['compared']}"]
-        return [*found, row["commit"]]
+        return [*found, commit(row)]
 
     head = "proxy / space / weights | networks/s | reference/s | plain loop/s | speed-up | error | tau | of | commit"
     return table(machine(rows[0]), head, [cells(row) for row in rows if "kendall_tau" in row])
@@ -56,14 +60,14 @@ def speeds(rows: list[Row]) -> list[str]:
 
 def searches(rows: list[Row]) -> list[str]:
     intro = f"Whole `vitsearch search` processes, from their start to the closed journal. {machine(rows[0])}"
-    lines = [[row["name"].removeprefix("search/"), f"{row['seconds']:.1f}", row["commit"]] for row in rows]
+    lines = [[row["name"].removeprefix("search/"), f"{row['seconds']:.1f}", commit(row)] for row in rows]
     return table(intro, "proxy / space / weights / trials | seconds | commit", lines)
 
 
 def sweeps(rows: list[Row]) -> list[str]:
     intro = f"Against the number of networks, and the number that go through together. {machine(rows[0])}"
     lines = [
-        [row["name"], f"{row['seconds']:.1f}", f"{row['architectures_per_second']:.1f}", gibibytes(row), row["commit"]]
+        [row["name"], f"{row['seconds']:.1f}", f"{row['architectures_per_second']:.1f}", gibibytes(row), commit(row)]
         for row in rows
     ]
     return table(intro, "what / proxy / space / weights / number | seconds | networks/s | peak memory | commit", lines)
@@ -72,7 +76,7 @@ def sweeps(rows: list[Row]) -> list[str]:
 def trainings(rows: list[Row]) -> list[str]:
     def cells(row: Row) -> list[str]:
         share = "" if row["speedup"] is None else f"{row['speedup']:.3f}"
-        return [row["name"], f"{row['images_per_second']:,.0f}", share, str(row["batch"]), row["commit"]]
+        return [row["name"], f"{row['images_per_second']:,.0f}", share, str(row["batch"]), commit(row)]
 
     head = "what | images/s | of the bare loop, or of the decoder alone | batch | commit"
     return table(machine(rows[0]), head, map(cells, rows))
@@ -83,7 +87,7 @@ def supernets(rows: list[Row]) -> list[str]:
         alone = row.get("compute_only_images_per_second")
         found = [row["name"], f"{row['images_per_second']:,.0f}", ratio(row, 2), str(row["batch"])]
         found += [str(row.get("architectures", 1)), "" if alone is None else f"{alone:,.0f}"]
-        return [*found, gibibytes(row), row["commit"]]
+        return [*found, gibibytes(row), commit(row)]
 
     head = "what | images/s | against the reference | batch | networks | compute only | peak memory | commit"
     return table(machine(rows[0]), head, map(cells, rows))
@@ -100,7 +104,7 @@ def attentions(rows: list[Row]) -> list[str]:
             *(f"{1000 * one:.2f}" for one in times),
             f"{row['times_torch']:.2f} x",
         ]
-        return [*found, ratio(row, 2), f"{row['max_relative_error']:.0e}", row["commit"]]
+        return [*found, ratio(row, 2), f"{row['max_relative_error']:.0e}", commit(row)]
 
     intro = f"Attention there and back, with its projections, in milliseconds. {machine(rows[0])}"
     head = "what / side / heads / window | images | ours | torch's fused | definition | against torch's | against the "
@@ -114,7 +118,7 @@ def norms(rows: list[Row]) -> list[str]:
     def cells(row: Row) -> list[str]:
         times = [seconds[f"{before}{row['name']}"] for before in ("", "reference/")]
         found = [row["name"].removeprefix("norm/"), *(f"{1000 * one:.2f}" for one in times), ratio(row, 2)]
-        return [*found, row["commit"]]
+        return [*found, commit(row)]
 
     intro = f"Layer norms there and back, launches included, in milliseconds. {machine(rows[0])}"
     lines = [cells(row) for row in rows if row["speedup"] is not None]
@@ -126,7 +130,7 @@ def products(rows: list[Row]) -> list[str]:
 
     def cells(row: Row) -> list[str]:
         found = [f"{one:.0f}" for one in (row["gigaflops"], speed[f"reference/{row['name']}"])]
-        return [row["name"], *found, ratio(row, 2), f"{row['max_relative_error']:.0e}", row["commit"]]
+        return [row["name"], *found, ratio(row, 2), f"{row['max_relative_error']:.0e}", commit(row)]
 
     lines = [cells(row) for row in rows if row["speedup"] is not None]
     intro = f"Products of float32, in 10^9 operations a second. {machine(rows[0])}"
@@ -134,7 +138,7 @@ def products(rows: list[Row]) -> list[str]:
 
 
 def selections(rows: list[Row]) -> list[str]:
-    lines = [[row["name"], f"{row['seconds']:,.1f}", ratio(row, 0), row["commit"]] for row in rows]
+    lines = [[row["name"], f"{row['seconds']:,.1f}", ratio(row, 0), commit(row)] for row in rows]
     return table(machine(rows[0]), "what / space / draws | seconds | against a pass for every kind | commit", lines)
 
 
@@ -142,7 +146,7 @@ def discoveries(rows: list[Row]) -> list[str]:
     def cells(row: Row) -> list[str]:
         speed = f"{row['formulas'] / row['seconds']:,.1f}" if "formulas" in row else ""
         tau = f"{row['kendall_tau']:.3f}" if "kendall_tau" in row else ""
-        return [row["name"], f"{row['seconds']:,.1f}", speed, tau, ratio(row, 0), row["commit"]]
+        return [row["name"], f"{row['seconds']:,.1f}", speed, tau, ratio(row, 0), commit(row)]
 
     head = "what / tables / evaluations | seconds | formulas/s | tau with whole matrices | against networks | commit"
     return table(machine(rows[-1]), head, map(cells, rows))

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from vitsearch import architecture as blueprint
-from vitsearch.models import gelu, layers, norms
+from vitsearch.models import gelu, layers, norms, sums
 
 layers.is_small_grid = lambda qkv: qkv.dtype == torch.float32
 layers.is_small_window = lambda x, window, head_dim: x.dtype == torch.float32
@@ -99,16 +99,23 @@ for *shape, learned in json.loads(sys.argv[2]):
     out = torch.nn.functional.layer_norm(exact[0], shape[-1:], *exact[1:], 1e-6)
     definition = [out, *torch.autograd.grad(out, [one for one in exact if one is not None], back.double())]
     found.append(compared(ours, definition))
-for shape in json.loads(sys.argv[3]):
+for *shape, kind in json.loads(sys.argv[3]):
     torch.manual_seed(2)
-    given = [(3 * torch.randn(size)).requires_grad_() for size in (shape, shape[-1:])]
-    back = torch.randn(shape)
+    dtype = getattr(torch, kind)
+    given = [(3 * torch.randn(shape)).to(dtype), 3 * torch.randn(shape[-1:])]  # a bias stays float32
+    given = [one.requires_grad_() for one in given]
+    back = torch.randn(shape[::-1]).permute(*range(len(shape))[::-1]).to(dtype)  # not contiguous
     with foretold:
         out = gelu.biased_gelu(*given)
         ours = [out, *torch.autograd.grad(out, given, back)]
     exact = [one.detach().double().requires_grad_() for one in given]
     out = torch.nn.functional.gelu(exact[0] + exact[1])
     found.append(compared(ours, [out, *torch.autograd.grad(out, exact, back.double())]))
+for *shape, kind in json.loads(sys.argv[4]):
+    x, more = torch.randn(shape), torch.randn(shape).to(getattr(torch, kind))
+    memory = torch.zeros(x.numel() + 50)
+    sums.add_rounded(memory[: x.numel()].view(shape), x, more)
+    found.append(compared([memory], [torch.cat([(x + more).flatten(), torch.zeros(50)])]))
 used = [hasattr(torch.ops.vitsearch, name) for name in ("attend", "attend_in_windows")]
 print(json.dumps([found, used, foretold.differ, foretold.seen]))
 """
@@ -124,17 +131,22 @@ def interpreted(*cases: list[list[object]]) -> tuple[list[dict[str, float]], lis
     return rows, used, seen
 
 
-def test_small_grids_windows_norms_and_gelu_are_the_definition() -> None:
-    """Sides, heads, their width, windows and whether they are shifted, whether compiled; shapes, whether learned."""
+def test_small_grids_windows_norms_gelu_and_sums_are_the_definition() -> None:
+    """Sides, heads, their width, windows and whether they are shifted, whether compiled; shapes, whether learned;
+    shapes and precisions."""
     grids = [["grid", 4, 2, 32, False], ["grid", 8, 3, 64, False], ["grid", 4, 3, 32, True]]
     windows = [["windows", 8, 2, 32, 4, False, False], ["windows", 8, 2, 16, 4, True, False]]
     windows += [["windows", 14, 2, 16, 7, True, False], ["windows", 8, 1, 32, 8, False, True]]
     norms: list[list[object]] = [[2, 300, 38, True], [3, 33, 128, True], [1, 5, 77, False]]
-    rows, used, seen = interpreted([*grids, *windows], norms, [[2, 5, 24], [70, 1100]])
-    assert used == [True, True] and seen == 2 * (5 + 2)  # of those that are not compiled
-    assert [row["compared"] for row in rows] == [10] * 3 + [7] * 4 + [4, 4, 2] + [3, 3]
-    for row in rows:
+    gelus: list[list[object]] = [[2, 5, 24, "float32"], [70, 1100, "float32"], [1, 17, 513, "float16"]]
+    sums: list[list[object]] = [[1, 1, 1, "bfloat16"], [3, 17, 216, "bfloat16"], [5, 2048, "float16"]]
+    rows, used, seen = interpreted([*grids, *windows], norms, gelus, sums)
+    assert used == [True, True] and seen == 2 * (5 + 3)  # of those that are not compiled
+    assert [row["compared"] for row in rows] == [10] * 3 + [7] * 4 + [4, 4, 2] + [3] * 3 + [1] * 3
+    *whole, half = rows[:13]
+    for row in whole:
         assert row["largest"] < 5e-6 and not row["same"]
+    assert half["largest"] < 1e-3 and all(row["same"] for row in rows[13:])
 
 
 POINTERS = {"place": "*i32", "scale": "fp32", "eps": "fp32"}
@@ -146,11 +158,11 @@ GELU = {"columns": 760, "wide": 1024, "high": 8, "each": 64}
 WINDOW = {"size": 49, "padded": 64, "width": 32, "each": 16}
 
 
-@pytest.mark.parametrize(
-    ("module", "sizes"),
-    [("grid_kernels", GRID), ("window_kernels", WINDOW), ("norm_kernels", NORM), ("gelu_kernels", GELU)],
-)
-@pytest.mark.parametrize("name", ["forward_kernel", "backward_kernel"])
+KERNELS = {"grid_kernels": GRID, "window_kernels": WINDOW, "norm_kernels": NORM, "gelu_kernels": GELU}
+BOTH = [(module, way, sizes) for module, sizes in KERNELS.items() for way in ("forward_kernel", "backward_kernel")]
+
+
+@pytest.mark.parametrize(("module", "name", "sizes"), [*BOTH, ("sum_kernels", "sum_kernel", {"block": 2048})])
 def test_kernels_compile_for_a_gpu_that_is_not_here(module: str, name: str, sizes: dict[str, int]) -> None:
     """The interpreter takes more than the compiler does."""
     compiler = pytest.importorskip("triton.compiler")

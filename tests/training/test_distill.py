@@ -413,6 +413,9 @@ def test_a_supernet_is_guided_as_its_networks_are() -> None:
         assert expected.parts["guidance"] > 0
     task.losses(subnet, images, LABELS).loss.backward()
     assert all(project.weight.grad.abs().sum() > 0 for project in task.projections)
+    two_sided = Supernet(space, Geometry(image_size=32, classes=5), seed=0, sides=("left", "right"))
+    with pytest.raises(VitsearchError, match="must not be locality with `widths` two-sided"):  # not at the first step
+        LocalityGuidance(Classification(), teacher(), two_sided)
 
 
 @pytest.mark.parametrize(

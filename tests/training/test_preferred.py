@@ -100,6 +100,9 @@ def test_wrong_candidates_are_named() -> None:
         scheme_of("balanced", MICRO, None)
     with pytest.raises(VitsearchError, match="but entry 1 is not: `embed_dim` is 64"):
         scheme_of("chosen", MICRO, [CANDIDATES[0], CANDIDATES[1] | {"embed_dim": 64}])
+    staged = SPACES["s3-initial"]
+    with pytest.raises(VitsearchError, match="subnets resampled must be of a space without stages"):
+        scheme_of("resampled", staged, [staged.region().smallest()])  # a training asks before there is a folder
     space: dict[str, Any] = {"name": "autoformer-micro", "fixed": {"patch_size": 16}}
     given: dict[str, Any] = {"geometry": None, "data": "digits", "recipe": RECIPES["quick"]}
     with pytest.raises(VitsearchError, match="`candidates` must be networks of a supernet"):

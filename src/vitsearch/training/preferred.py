@@ -59,8 +59,6 @@ class Chosen(Preferred):
 class Resampled(Preferred):
     def draw(self, space: Space, random: Random) -> Settings:
         """Each width as likely; of the candidates that have it, each depth, and each value that occurs in a block."""
-        if any(knob.per.startswith("stage") for knob in space.knobs):
-            raise VitsearchError(f"subnets resampled must be of a space without stages, but got {space.name}")
         lead = space.knobs[0].name
         for _ in range(ATTEMPTS):
             width = random.choice(_distinct([one[lead] for one in self.candidates]))
@@ -101,6 +99,8 @@ def scheme_of(name: str, space: Space, candidates: Sequence[Settings] | None) ->
     found = parse_scheme("chosen" if name == "uniform" and candidates else name)
     if isinstance(found, Identity):
         check_identity(space, "subnets identity")
+    if isinstance(found, Resampled) and any(knob.per.startswith("stage") for knob in space.knobs):
+        raise VitsearchError(f"subnets resampled must be of a space without stages, but got {space.name}")
     for number, settings in enumerate(candidates or ()):
         if reason := space.why_not(settings):
             raise VitsearchError(f"`candidates` must be networks of the space, but entry {number} is not: {reason}")

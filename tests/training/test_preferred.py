@@ -128,6 +128,7 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     trained = load_file(tmp_path / "run" / "model.safetensors")["head.bias"]
     loaded = timm.create_model(f"local-dir:{tmp_path / 'network'}", pretrained=True)
     assert torch.equal(loaded.head.bias, trained)
+    assert "`out` must not exist yet" in cli("specialize", tmp_path / "nowhere", "--out", tmp_path / "network").error()
     ranked = cli("specialize", tmp_path / "run", *limits, "--rank", "--device", "cpu").json()
     assert len(ranked["ranked"]) == len({json.dumps(pick["settings"]) for pick in fitting})
     accuracies = cli("supernet", "eval", tmp_path / "run", f"{tmp_path / 'chosen'}#0", *limits[2:]).json()

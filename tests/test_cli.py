@@ -185,6 +185,12 @@ def test_trials_of_a_study_bring_their_input_size_and_seed(cli: Cli, study: Path
     )
 
 
+def test_trials_that_are_not_there_are_named(cli: Cli, study: Path) -> None:
+    for name in ("6", "-1", "", "best ", "\u00b2", "\u0663", "9" * 200):
+        message = cli("cost", f"{study}#{name}").error()
+        assert "must be 'best' or a number (0 to 5), but got" in message and "9" * 99 not in message
+
+
 def test_a_study_on_shared_weights_is_scored_on_them_again(cli: Cli, tmp_path: Path) -> None:
     options = (
         "--objective",

@@ -24,6 +24,7 @@ from vitsearch.arguments import (
     read_milliseconds,
     read_quantity,
     read_rate,
+    refuse,
 )
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
@@ -163,13 +164,6 @@ def search(
             **shared,
         )
     report_search(result, as_json)
-
-
-def refuse(what: str, given: dict[str, Any]) -> None:
-    """Options that this strategy or objective has no use for."""
-    for name, value in given.items():
-        if value is not None:
-            raise VitsearchError(f"`--{name}` must not be given with {what}, but got {value!r}")
 
 
 def choose(

@@ -289,6 +289,7 @@ def report_choice(result: Any, as_json: bool) -> None:
     plan = study.plan
     words = ["vitsearch", "supernet", "train", plan.space, "--candidates", str(study.path)]
     words += ["--image-size", str(plan.geometry.image_size), *patch_words(plan.space, plan.fixed)]
+    words += [] if plan.data == "noise" else ["--data", plan.data]
     print(f"next: {shlex.join(words)} --out preferred")
 
 

@@ -145,7 +145,8 @@ def supernet_train(
         if f"validation_{name}_top1" in done.result:
             print(f"{words}: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
     if chosen_before is not None:
-        return print(f"next: vitsearch specialize {shlex.quote(str(done.out))} --max-params 6M --out specialized")
+        most = max(cost_of(settings, plan.geometry).params for settings in chosen_before)
+        return print(f"next: vitsearch specialize {shlex.quote(str(done.out))} --max-params {most} --out specialized")
     _, leaning, probability = subnets.partition("identity:probability=")
     strategy = f"nsga2:parents=20,identity={probability} --trials 2000" if leaning else "evolution --trials 1000"
     words = shlex.join(["vitsearch", "search", space, "--objective", f"supernet:{done.out}"])

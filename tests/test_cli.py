@@ -173,6 +173,8 @@ def test_trials_of_a_study_bring_their_input_size_and_seed(cli: Cli, study: Path
     assert row["scores"]["dss"] == trial["measured"]["dss"] and row["seed"] == 2
     done = cli("export", f"{study}#best", "--format", "timm", "--out", tmp_path / "best", "--json").json()
     assert done["seed"] == 2 and (done["image_size"], done["classes"]) == (32, 10) and done["max_difference"] == 0
+    again = cli("export", tmp_path / "best", "--out", tmp_path / "again")
+    assert "untrained (seed 2)" in again.out  # as its folder says
     network = timm.create_model(f"local-dir:{tmp_path / 'best'}", pretrained=True).eval()
     expected = build(decode(done["settings"]), Geometry(image_size=32, classes=10), seed=2)
     x = torch.randn(2, 3, 32, 32)

@@ -61,6 +61,8 @@ def latency(
     if not arch and not timm:
         raise VitsearchError("`latency` needs an ARCH or --timm MODEL, but got neither")
     given, _ = read_architectures(arch or [])
+    if not given and not timm:
+        raise VitsearchError(f"`ARCH` must hold an architecture at least, but got none in {shlex.join(arch or [])}")
     from vitsearch.environment import pick_device
     from vitsearch.latency import check_engine, measure
 

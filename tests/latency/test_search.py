@@ -253,6 +253,13 @@ def test_bad_input_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_list_of_nothing_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "none.json").write_text("[]")
+    assert (
+        "`ARCH` must hold an architecture at least, but got none in" in cli("latency", tmp_path / "none.json").error()
+    )
+
+
 def test_a_link_that_leads_nowhere_is_not_written_over(cli: Cli, tmp_path: Path) -> None:
     link = tmp_path / "latency.json"
     link.symlink_to(tmp_path / "elsewhere")

@@ -376,6 +376,15 @@ def test_resuming_a_study_of_another_kind_leaves_it_as_it_was(cli: Cli, tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
 
 
+@pytest.mark.parametrize("command", [("train", "--timm", "test_vit"), ("supernet", "train", "autoformer-micro")])
+def test_a_training_of_another_plan_is_refused_in_one_line(cli: Cli, tmp_path: Path, command: Any) -> None:
+    """Before images are decoded, which is said in a line of its own."""
+    (tmp_path / "study.json").write_text('{"format": 1, "kind": "search"}')
+    error = cli(*command, "--recipe", "quick", "--image-size", 160, "--out", tmp_path, "--resume").error()
+    assert "study.json must have format 1 and kind 'train' or 'supernet'" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
 def test_global_options_stand_anywhere(cli: Cli, tmp_path: Path) -> None:
     plugin = tmp_path / "extra.py"
     plugin.write_text(

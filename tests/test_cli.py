@@ -173,6 +173,8 @@ def test_trials_of_a_study_bring_their_input_size_and_seed(cli: Cli, study: Path
     assert row["scores"]["dss"] == trial["measured"]["dss"] and row["seed"] == 2
     done = cli("export", f"{study}#best", "--format", "timm", "--out", tmp_path / "best", "--json").json()
     assert done["seed"] == 2 and (done["image_size"], done["classes"]) == (32, 10) and done["max_difference"] == 0
+    again = cli("export", tmp_path / "best", "--out", tmp_path / "again")
+    assert "untrained (seed 2)" in again.out  # as its folder says
     network = timm.create_model(f"local-dir:{tmp_path / 'best'}", pretrained=True).eval()
     expected = build(decode(done["settings"]), Geometry(image_size=32, classes=10), seed=2)
     x = torch.randn(2, 3, 32, 32)
@@ -183,6 +185,12 @@ def test_trials_of_a_study_bring_their_input_size_and_seed(cli: Cli, study: Path
         1,
         4,
     )
+
+
+def test_trials_that_are_not_there_are_named(cli: Cli, study: Path) -> None:
+    for name in ("6", "-1", "", "best ", "\u00b2", "\u0663", "9" * 200):
+        message = cli("cost", f"{study}#{name}").error()
+        assert "must be 'best' or a number (0 to 5), but got" in message and "9" * 99 not in message
 
 
 def test_a_study_on_shared_weights_is_scored_on_them_again(cli: Cli, tmp_path: Path) -> None:
@@ -365,6 +373,15 @@ def test_resuming_a_study_of_another_kind_leaves_it_as_it_was(cli: Cli, tmp_path
     error = cli(*command, "--out", tmp_path, "--resume").error()
     kind = command[0]
     assert f"study.json must have kind '{kind}', but got 'train'" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
+
+
+@pytest.mark.parametrize("command", [("train", "--timm", "test_vit"), ("supernet", "train", "autoformer-micro")])
+def test_a_training_of_another_plan_is_refused_in_one_line(cli: Cli, tmp_path: Path, command: Any) -> None:
+    """Before images are decoded, which is said in a line of its own."""
+    (tmp_path / "study.json").write_text('{"format": 1, "kind": "search"}')
+    error = cli(*command, "--recipe", "quick", "--image-size", 160, "--out", tmp_path, "--resume").error()
+    assert "study.json must have format 1 and kind 'train' or 'supernet'" in error
     assert [path.name for path in tmp_path.iterdir()] == ["study.json"]
 
 

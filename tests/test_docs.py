@@ -21,6 +21,7 @@ PAGES = [
     "README.md",
     "docs/extending.md",
     "docs/methods.md",
+    "docs/findings.md",
     "docs/supernet.md",
     "docs/scoring.md",
     "docs/proxies.md",
@@ -94,12 +95,20 @@ def test_links_lead_somewhere(page: str) -> None:
             assert ((ROOT / page).parent / target).exists(), target
 
 
-def test_every_command_and_space_is_in_the_readme() -> None:
+def test_every_command_space_proxy_and_strategy_is_in_the_readme() -> None:
+    import typer.main
+
+    from vitsearch.cli import app
     from vitsearch.proxies import PROXIES
     from vitsearch.search import STRATEGIES
+    from vitsearch.spaces import SPACES
 
     text = (ROOT / "README.md").read_text()
-    for name in [*PROXIES, *STRATEGIES]:
+    shortened = {f"autoformer-{size}": f"-{size}" for size in ("small", "base")}
+    commands = []
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        commands += [f"{name} {inner}" for inner in getattr(command, "commands", {})] or [name]
+    for name in [*commands, *(shortened.get(space, space) for space in SPACES), *PROXIES, *STRATEGIES]:
         assert f"`{name}`" in text, name
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from vitsearch.architecture import Settings, brief, check_seed
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.errors import VitsearchError
-from vitsearch.records import parse_json, supernet_and_images
+from vitsearch.records import parse_json, supernet_and_images, trial_number
 from vitsearch.spaces import patches_of
 from vitsearch.spaces.base import Understood, understand
 
@@ -24,6 +25,19 @@ MOST_BUDGETS = 1000
 TIMES = {"us": 1e-3, "ms": 1.0, "s": 1e3}  # in milliseconds; what ends with another comes first
 EXACT = Context(prec=400)  # digits: more than any quantity has
 UNITS = {"k": 3, "K": 3, "M": 6, "G": 9, "B": 9, "T": 12}
+
+
+def check_new_file(name: str, path: Path) -> None:
+    """Before the work whose result is to be written there."""
+    if os.path.lexists(path) or not path.parent.is_dir():
+        raise VitsearchError(f"`{name}` must be a new file in a folder that exists, but got {str(path)!r}")
+
+
+def refuse(what: str, given: Mapping[str, Any]) -> None:
+    """Options, by name without dashes, that have no use with `what` else was typed."""
+    for name, value in given.items():
+        if value is not None:
+            raise VitsearchError(f"`--{name}` must not be given with {what}, but got {brief(value)}")
 
 
 def read_quantity(name: str, text: str | None, below: int = 1 << 62) -> int | None:
@@ -194,8 +208,7 @@ def _read_folder(argument: str) -> Given:
     """The network that a training or an export left there."""
     try:
         config = parse_json((Path(argument) / "config.json").read_bytes(), f"{argument}/config.json")
-        settings, (channels, side, _) = config["model_args"]["settings"], config["pretrained_cfg"]["input_size"]
-        geometry = Geometry(image_size=side, classes=config["num_classes"], channels=channels)
+        settings, geometry = config["model_args"]["settings"], Geometry.of_config(config)
     except (OSError, KeyError, TypeError, ValueError):
         rule = "must be a JSON file, '-', a trial as DIR#best, or the folder of a trained or exported network"
         raise VitsearchError(f"`ARCH` {rule}, but got the folder {argument!r}") from None
@@ -226,10 +239,10 @@ def _read_evolution(path: str, trial: str) -> Given | None:
         return None
     reader = Reader(Path(path))
     reader.refresh()
-    number = reader.best if trial == "best" else int(trial) if trial.isdecimal() else None
+    number = reader.best if trial == "best" else trial_number(trial)
     if reader.problem is not None or number is None or number >= len(reader.columns):
         why = reader.problem or f"it has {len(reader.columns)} trials"
-        raise VitsearchError(f"a trial of {path} must be 'best' or a number, but got {trial!r}: {why}")
+        raise VitsearchError(f"a trial of {path} must be 'best' or a number, but got {brief(trial)}: {why}")
     understood = understand(reader.columns.settings_at(number))
     return Given(understood=understood, known=geometry_of(study), seed=check_seed(study.get("seed")))
 

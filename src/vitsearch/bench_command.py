@@ -8,7 +8,6 @@ vitsearch bench fit --bench table.json --dataset cifar100 --out predictor.json
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -17,8 +16,7 @@ import typer
 from rich.table import Table
 
 from vitsearch.architecture import check_whole
-from vitsearch.arguments import read_quantity
-from vitsearch.errors import VitsearchError
+from vitsearch.arguments import check_new_file, read_quantity
 from vitsearch.options import (
     NUMBER,
     BatchOption,
@@ -127,8 +125,7 @@ def bench_fit(
     """Fit a predictor of accuracy to the settings; say how it ranks networks it never saw, beside the baselines."""
     from vitsearch.cross_validation import FOLDS, compare, fit_measured, held_out, read_measured
 
-    if os.path.lexists(out) or not out.parent.is_dir():
-        raise VitsearchError(f"`--out` must be a new file in a folder that exists, but got {str(out)!r}")
+    check_new_file("--out", out)
     measured = read_measured(bench, dataset)
     with progress_bar("fitting", FOLDS + 1) as tick:
         rows = compare(measured, held_out(measured, seed=seed, progress=tick))

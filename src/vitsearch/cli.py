@@ -59,7 +59,7 @@ from vitsearch.registry import did_you_mean, load_plugin
 from vitsearch.report_command import report, serve
 from vitsearch.search_command import search
 from vitsearch.space_command import evolve_space, guidelines
-from vitsearch.spaces import SPACES, Space, cost_of, space_of
+from vitsearch.spaces import SPACES, Space, cost_of, find_space, space_of
 from vitsearch.spaces import sample as draw_sample
 from vitsearch.specialize_command import specialize
 from vitsearch.supernet_command import supernet
@@ -174,7 +174,7 @@ def sample(
     as_json: JsonOption = False,
 ) -> None:
     """Draw architectures uniformly, under limits without rejection."""
-    found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
+    found = find_space(space, patch_size)
     limits = read_limits(min_params, max_params, min_macs, max_macs)
     geometry = choose_geometry(IMAGENET, image_size, classes)
     drawn = draw_sample(found, count, seed=seed, limits=limits, geometry=geometry)

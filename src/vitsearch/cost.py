@@ -49,6 +49,12 @@ class Geometry:
         check_whole("classes", self.classes, most=1 << 24)
         check_whole("channels", self.channels)
 
+    @classmethod
+    def of_config(cls, config: Any) -> Geometry:
+        """What a `config.json` says that timm reads; KeyError, TypeError or ValueError where it does not."""
+        channels, side, _ = config["pretrained_cfg"]["input_size"]
+        return cls(image_size=side, classes=config["num_classes"], channels=channels)
+
 
 IMAGENET = Geometry()
 

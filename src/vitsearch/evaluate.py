@@ -36,6 +36,18 @@ AT_ONCE = 512
 SUPERNET, PREDICTOR, BENCH, THROUGHPUT = "supernet:", "predictor:", "bench:", "throughput"
 
 
+def measured(name: str, settings: Settings, measure: Callable[[], float]) -> Score:
+    """A bad candidate is a failed score with its reason, never a stopped search."""
+    start = time.perf_counter()
+    scores: dict[str, float] = {}
+    errors: dict[str, str] = {}
+    try:
+        scores[name] = measure()
+    except Exception as error:
+        errors[name] = describe_failure(error)
+    return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+
+
 class SupernetEvaluator:
     """Accuracy in percent on the validation part of the supernet's own data, with the weights that networks inherit."""
 
@@ -80,16 +92,12 @@ class SupernetEvaluator:
         return [self.one(settings) for settings in architectures]
 
     def one(self, settings: Settings) -> Score:
-        start = time.perf_counter()
-        scores: dict[str, float] = {}
-        errors: dict[str, str] = {}
-        try:
+        def measure() -> float:
             precision = self.plan.recipe.precision
-            measured = accuracy(self.supernet, decode(settings), self.batches, self.world, precision, self.calibration)
-            scores[self.name] = measured["top1"]
-        except Exception as error:  # a bad candidate is a failed score with its reason, never a stopped search
-            errors[self.name] = describe_failure(error)
-        return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+            found = accuracy(self.supernet, decode(settings), self.batches, self.world, precision, self.calibration)
+            return found["top1"]
+
+        return measured(self.name, settings, measure)
 
 
 class PredictorEvaluator:
@@ -149,14 +157,7 @@ class ThroughputEvaluator:
         return [self.one(settings) for settings in architectures]
 
     def one(self, settings: Settings) -> Score:
-        start = time.perf_counter()
-        scores: dict[str, float] = {}
-        errors: dict[str, str] = {}
-        try:
-            scores[THROUGHPUT] = self.watch(settings)
-        except Exception as error:  # as above: its reason, and on with the next
-            errors[THROUGHPUT] = describe_failure(error)
-        return Score(arch=settings, scores=scores, errors=errors, seconds=time.perf_counter() - start)
+        return measured(THROUGHPUT, settings, lambda: self.watch(settings))
 
 
 class LatencyEvaluator:

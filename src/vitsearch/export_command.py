@@ -48,7 +48,7 @@ def export(
             raise VitsearchError("`--image-size`, `--classes` and `--seed` must not be given for a trained network")
         from vitsearch.export import export_trained
 
-        return report(export_trained(arch, out, format, command), as_json, None)
+        return report(export_trained(arch, out, format, command), as_json)
     given = read_architecture(arch)
     from vitsearch import export as exports
 
@@ -58,11 +58,11 @@ def export(
     note_outside([given])
     if given.weights != "fresh":
         log.warning("note: the study scored slices of a supernet; what is written has fresh initial weights")
-    report(done, as_json, used)
+    report(done, as_json)
 
 
-def report(done: Any, as_json: bool, seed: int | None) -> None:
-    geometry = done.geometry
+def report(done: Any, as_json: bool) -> None:
+    geometry, seed = done.geometry, done.seed
     shown: dict[str, Any] = {"out": str(done.out), "format": done.format, "settings": done.settings}
     shown |= {"weights": done.weights, "seed": seed, "image_size": geometry.image_size, "classes": geometry.classes}
     shown |= {"params": done.cost.params, "macs": done.cost.macs, "max_difference": done.max_difference}

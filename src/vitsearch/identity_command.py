@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitsearch.arguments import choose_geometry, read_limits
+from vitsearch.arguments import choose_geometry, read_limits, refuse
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.options import (
@@ -26,8 +26,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.search_command import refuse
-from vitsearch.spaces import SPACES, Space, patch_words
+from vitsearch.spaces import Space, find_space, patch_words
 from vitsearch.terminal import emit, progress_bar
 
 
@@ -50,7 +49,7 @@ def identity(
     as_json: JsonOption = False,
 ) -> None:
     """The identity probability at which networks cost, on average, what the budget says (ViTAS)."""
-    found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
+    found = find_space(space, patch_size)
     geometry = choose_geometry(IMAGENET, image_size, classes)
     limits = read_limits(None, max_params, None, max_macs)
     if (min_throughput is not None) + len(limits.bounds()) != 1:

@@ -7,7 +7,6 @@ vitsearch search autoformer-tiny --latency latency.json --max-latency 60ms --out
 
 from __future__ import annotations
 
-import logging
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.table import Table
 
 from vitsearch.arguments import (
     Given,
+    check_new_file,
     choose_geometry,
     note_outside,
     read_architectures,
@@ -38,10 +38,9 @@ from vitsearch.options import (
     SpaceArgument,
     ThreadsOption,
 )
-from vitsearch.spaces import SPACES
+from vitsearch.spaces import find_space
 from vitsearch.terminal import emit, progress_bar, show, summary
 
-log = logging.getLogger("vitsearch")
 HostOption = Annotated[str, typer.Option("--device", help="cpu, cuda, mps, or auto.")]
 
 
@@ -62,6 +61,8 @@ def latency(
     if not arch and not timm:
         raise VitsearchError("`latency` needs an ARCH or --timm MODEL, but got neither")
     given, _ = read_architectures(arch or [])
+    if not given and not timm:
+        raise VitsearchError(f"`ARCH` must hold an architecture at least, but got none in {shlex.join(arch or [])}")
     from vitsearch.environment import pick_device
     from vitsearch.latency import check_engine, measure
 
@@ -128,9 +129,8 @@ def fit_latency(
     as_json: JsonOption = False,
 ) -> None:
     """Fit a predictor of latency for a whole space from measured blocks, for `search --latency FILE`."""
-    found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
-    if out.exists() or not out.parent.is_dir():
-        raise VitsearchError(f"`--out` must be a new file in a folder that exists, but got {str(out)!r}")
+    found = find_space(space, patch_size)
+    check_new_file("--out", out)
     from vitsearch import latency
 
     with progress_bar("measuring", 1) as tick:

@@ -59,6 +59,11 @@ class Trial:
         return cls(number=number, settings=settings, measured=measured, error=data["error"], seconds=data["seconds"])
 
 
+def trial_number(name: str) -> int | None:
+    """Of `DIR#17`; None where it is none that a journal can have."""
+    return int(name) if name.isascii() and name.isdecimal() and len(name) < 16 else None
+
+
 def supernet_and_images(text: str) -> tuple[str, int | None]:
     """What follows `supernet:` in an objective: a folder, or `FOLDER:images=1000`; None: all validation images."""
     folder, given, count = text.rpartition(IMAGES)

@@ -24,6 +24,7 @@ from vitsearch.arguments import (
     read_milliseconds,
     read_quantity,
     read_rate,
+    refuse,
 )
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import VitsearchError
@@ -165,13 +166,6 @@ def search(
     report_search(result, as_json)
 
 
-def refuse(what: str, given: dict[str, Any]) -> None:
-    """Options that this strategy or objective has no use for."""
-    for name, value in given.items():
-        if value is not None:
-            raise VitsearchError(f"`--{name}` must not be given with {what}, but got {value!r}")
-
-
 def choose(
     space: str,
     given: dict[str, Any],
@@ -295,6 +289,7 @@ def report_choice(result: Any, as_json: bool) -> None:
     plan = study.plan
     words = ["vitsearch", "supernet", "train", plan.space, "--candidates", str(study.path)]
     words += ["--image-size", str(plan.geometry.image_size), *patch_words(plan.space, plan.fixed)]
+    words += [] if plan.data == "noise" else ["--data", plan.data]
     print(f"next: {shlex.join(words)} --out preferred")
 
 

@@ -8,7 +8,7 @@ vitsearch guidelines evolved
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +16,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from vitsearch.arguments import choose_geometry, read_limits, read_quantity
+from vitsearch.arguments import choose_geometry, read_limits, read_quantity, refuse
 from vitsearch.cost import IMAGENET, Geometry
-from vitsearch.errors import VitsearchError
 from vitsearch.options import (
     NUMBER,
     AllowChangedOption,
@@ -35,7 +34,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES, patch_words
+from vitsearch.spaces import SPACES, find_space, patch_words
 from vitsearch.terminal import emit, progress_bar, show
 from vitsearch.training_command import (
     BatchSizeOption,
@@ -52,6 +51,7 @@ from vitsearch.training_command import (
     read_distillation,
     read_machine,
     read_recipe,
+    supernet_geometry,
 )
 
 RECIPE, SUBNETS = "s3", "sandwich"
@@ -122,7 +122,7 @@ def evolve_space(
     """Move the choices of a space towards smaller errors; print every move and keep all that led to it."""
     SPACES[space]  # a wrong name is said before torch is loaded
     limits = read_limits(min_params, max_params, min_macs, max_macs)
-    from vitsearch.data import open_data, open_training_data
+    from vitsearch.data import open_data
     from vitsearch.methods.space_evolution import RANK_TAU
     from vitsearch.methods.space_evolution import evolve_space as evolve
     from vitsearch.methods.space_moves import MOST_SIZE, Rules, check_steps
@@ -143,15 +143,12 @@ def evolve_space(
         chosen = read_recipe(recipe, epochs, batch_size, changes)
         taught = read_distillation(distill, distill_kind, "soft")
         options["training"] = Training(data=data, recipe=chosen, subnets=subnets, distillation=taught, images=images)
-        classes = open_training_data(data).classes
-        geometry = Geometry(
-            image_size=chosen.image_size if image_size is None else image_size, classes=classes, channels=channels
-        )
+        geometry = supernet_geometry(data, chosen, image_size, channels)
     else:
-        refuse_training(
-            {"--distill": distill, "--images": images, "--epochs": epochs, "--set": changes}
-            | {"--recipe": None if recipe == RECIPE else recipe, "--subnets": None if subnets == SUBNETS else subnets}
-        )
+        useless: dict[str, Any] = {"distill": distill, "distill-kind": distill_kind, "images": images, "epochs": epochs}
+        useless |= {"set": changes, "compile": compiled, "resident": resident}
+        useless |= {"recipe": None if recipe == RECIPE else recipe, "subnets": None if subnets == SUBNETS else subnets}
+        refuse("--objective, where nothing is trained", useless)
         options |= {"data": data} | ({} if batch_size is None else {"batch_size": batch_size})
         base = replace(IMAGENET, channels=channels)
         geometry = choose_geometry(base, image_size, open_data(data).classes)
@@ -173,18 +170,12 @@ def evolve_space(
             progress=tick,
             **options,
         )
-    words = [] if patch_size is None else patch_words(space, SPACES[space].with_patch_size(patch_size).fixed())
+    words = patch_words(space, find_space(space, patch_size).fixed())
     words += [f"--{name.replace('_', '-')} {bound}" for name, bound in limits.bounds().items()]
     if objective is not None:
         words += [] if data == "noise" else [f"--data {shlex.quote(data)}"]
         words += [] if batch_size is None else [f"--batch-size {batch_size}"]
     report(found, geometry, words, as_json)
-
-
-def refuse_training(given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise VitsearchError(f"`{name}` must be left out with --objective: nothing is trained, but got {value!r}")
 
 
 def report(found: Any, geometry: Geometry, words: Sequence[str], as_json: bool) -> None:

@@ -51,9 +51,12 @@ def specialize(
     asked = read_milliseconds("--max-latency", max_latency), read_rate("--min-throughput", min_throughput)
     given = None if candidates is None else read_candidates(candidates)
     from vitsearch.export import export_subnet
+    from vitsearch.export.write import check_out
     from vitsearch.latency import read_speed
     from vitsearch.methods.specialization import specialize as choose
 
+    if out is not None:
+        check_out(out)  # not after the evaluations
     with progress_bar("evaluating", 1) as tick:
         speed = read_speed(latency, *asked)
         found = choose(run, limits, candidates=given, speed=speed, rank=rank, device=device, progress=tick)

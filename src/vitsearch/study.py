@@ -25,10 +25,19 @@ from vitsearch.evaluate import BENCH, PREDICTOR, SUPERNET, THROUGHPUT, Evaluator
 from vitsearch.latency import LATENCY, Speed, SpeedLimits, note_other_machine, read_speed
 from vitsearch.proxies import parse_proxy
 from vitsearch.ranking import pareto_front
-from vitsearch.records import Journal, Objective, Trial, new_folder, parse_json, read_trials, write_atomically
+from vitsearch.records import (
+    Journal,
+    Objective,
+    Trial,
+    new_folder,
+    parse_json,
+    read_trials,
+    trial_number,
+    write_atomically,
+)
 from vitsearch.scoring import Score
 from vitsearch.search import Domain, History, TriedIndex, parse_strategy
-from vitsearch.spaces import SPACES, Space
+from vitsearch.spaces import SPACES, Space, find_space
 
 FORMAT, KIND = 1, "search"
 log = logging.getLogger("vitsearch")
@@ -200,10 +209,10 @@ class Study:
             if (best := self.best) is None:
                 raise BadStudy(f"{self.path} has no best trial: none of its {len(self.trials)} trials succeeded")
             return best
-        if not name.isdecimal() or int(name) >= len(self.trials):
+        if (number := trial_number(name)) is None or number >= len(self.trials):
             known = f"0 to {len(self.trials) - 1}" if self.trials else "none yet"
-            raise BadStudy(f"a trial of {self.path} must be 'best' or a number ({known}), but got {name!r}")
-        return self.trials[int(name)]
+            raise BadStudy(f"a trial of {self.path} must be 'best' or a number ({known}), but got {brief(name)}")
+        return self.trials[number]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +254,7 @@ def run_search(
     except that `trials` may grow. `progress` is told (done, wanted) after every chunk.
     """
     names = objective.split(",") if isinstance(objective, str) else objective
-    found = SPACES[space] if isinstance(space, str) else space
-    found = found if patch_size is None else found.with_patch_size(patch_size)
+    found = find_space(space, patch_size)
     check_whole("trials", trials, most=1 << 40)
     speed = read_speed(latency, max_latency_ms, min_throughput)
     plan = Plan(

@@ -16,7 +16,6 @@ from rich.table import Table
 
 from vitsearch.architecture import Settings
 from vitsearch.arguments import note_outside, read_architecture, read_architectures, read_candidates
-from vitsearch.cost import Geometry
 from vitsearch.errors import BadSettings
 from vitsearch.options import (
     AllowChangedOption,
@@ -32,7 +31,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.spaces import SPACES, cost_of, decode
+from vitsearch.spaces import cost_of, decode, find_space
 from vitsearch.terminal import emit, progress_bar, show, summary
 from vitsearch.training_command import (
     BatchSizeOption,
@@ -52,6 +51,7 @@ from vitsearch.training_command import (
     read_distillation,
     read_machine,
     read_recipe,
+    supernet_geometry,
 )
 
 supernet = typer.Typer(no_args_is_help=True, help="One set of weights for a whole space: train, look, take out.")
@@ -110,8 +110,7 @@ def supernet_train(
     as_json: JsonOption = False,
 ) -> None:
     """Train the weights that all networks of a space share; the test part stays shut."""
-    found = SPACES[space] if patch_size is None else SPACES[space].with_patch_size(patch_size)
-    from vitsearch.data import open_training_data
+    found = find_space(space, patch_size)
     from vitsearch.models.super_transformer import sharing_of
     from vitsearch.training.plan import TrainingPlan
     from vitsearch.training.preferred import scheme_of
@@ -122,16 +121,13 @@ def supernet_train(
         subnets = "uniform" if chosen_before is None else "balanced"
     scheme_of(subnets, found, chosen_before)
     chosen = read_recipe(recipe, epochs, batch_size, changes)
-    classes = open_training_data(data).classes
     plan = TrainingPlan(
         space={"name": found.name, "fixed": found.fixed()},
         subnets=subnets,
         candidates=chosen_before,
         sharing=sharing_of(found, share=share, class_token=class_token, widths=widths),
         in_place_distillation=in_place,
-        geometry=Geometry(
-            image_size=chosen.image_size if image_size is None else image_size, classes=classes, channels=channels
-        ),
+        geometry=supernet_geometry(data, chosen, image_size, channels),
         data=data,
         recipe=chosen,
         seed=seed,
@@ -149,7 +145,8 @@ def supernet_train(
         if f"validation_{name}_top1" in done.result:
             print(f"{words}: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
     if chosen_before is not None:
-        return print(f"next: vitsearch specialize {shlex.quote(str(done.out))} --max-params 6M --out specialized")
+        most = max(cost_of(settings, plan.geometry).params for settings in chosen_before)
+        return print(f"next: vitsearch specialize {shlex.quote(str(done.out))} --max-params {most} --out specialized")
     _, leaning, probability = subnets.partition("identity:probability=")
     strategy = f"nsga2:parents=20,identity={probability} --trials 2000" if leaning else "evolution --trials 1000"
     words = shlex.join(["vitsearch", "search", space, "--objective", f"supernet:{done.out}"])

@@ -40,8 +40,9 @@ def emit(value: Any) -> None:
 
 
 def show(table: Table) -> None:
-    """Brackets are lists here, and no markup."""
-    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
+    """Brackets are lists here, and no markup. Nowhere where stdout was closed before we came, as `print`."""
+    if sys.stdout is not None:
+        Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
 
 
 @contextmanager

@@ -214,6 +214,14 @@ def read_recipe(name: str, epochs: int | None, batch_size: int | None, changes: 
     return change(RECIPES[name], edits)
 
 
+def supernet_geometry(data: str, recipe: Any, image_size: int | None, channels: int) -> Geometry:
+    """What a supernet is trained for: its recipe says the size where nobody does."""
+    from vitsearch.data import open_training_data
+
+    size = recipe.image_size if image_size is None else image_size
+    return Geometry(image_size=size, classes=open_training_data(data).classes, channels=channels)
+
+
 def read_distillation(teacher: str | None, kind: str | None, usual: str) -> Any:
     """None without a teacher; `usual` is the kind where none was typed."""
     from vitsearch.training.distill import distillation
@@ -274,8 +282,7 @@ def choose_network(
 def input_of(config: Mapping[str, Any]) -> Geometry | None:
     """What a folder says of the images that its network was trained with."""
     try:
-        channels, side, _ = config["pretrained_cfg"]["input_size"]
-        return Geometry(image_size=side, classes=config["num_classes"], channels=channels)
+        return Geometry.of_config(config)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -286,9 +293,10 @@ def with_scaled_windows(settings: Settings | None, start: str | None, size: int)
     from vitsearch.training.transfer import load_weights
 
     config = load_weights(start)[1] if start is not None else None
-    if settings is None or "window_size" not in settings or config is None or "pretrained_cfg" not in config:
+    before = None if config is None else input_of(config)
+    if settings is None or "window_size" not in settings or before is None:
         raise VitsearchError("`--scale-windows` needs --from the folder of a network with windows")
-    return scale_windows(settings, int(config["pretrained_cfg"]["input_size"][-1]), size)
+    return scale_windows(settings, before.image_size, size)
 
 
 def read_changes(texts: list[str]) -> dict[str, str]:

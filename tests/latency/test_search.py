@@ -253,6 +253,19 @@ def test_bad_input_is_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_list_of_nothing_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "none.json").write_text("[]")
+    assert (
+        "`ARCH` must hold an architecture at least, but got none in" in cli("latency", tmp_path / "none.json").error()
+    )
+
+
+def test_a_link_that_leads_nowhere_is_not_written_over(cli: Cli, tmp_path: Path) -> None:
+    link = tmp_path / "latency.json"
+    link.symlink_to(tmp_path / "elsewhere")
+    assert "`--out` must be a new file" in cli("fit-latency", "autoformer-micro", "--out", link).error()
+
+
 @pytest.mark.parametrize(("text", "milliseconds"), [("5ms", 5), ("1.2s", 1200), ("800us", 0.8), ("1e1ms", 10)])
 def test_times_have_units(text: str, milliseconds: float) -> None:
     from vitsearch.arguments import read_milliseconds

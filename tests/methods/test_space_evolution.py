@@ -437,15 +437,17 @@ def test_the_next_line_searches_with_the_same_images(tmp_path: Path, cli: Callab
         ),
         (["s3-initial", "--objective", "params", "--data", ""], "no dataset named ''"),
         (["s3-initial", "--data", ""], "no dataset named ''"),
-        (["s3-initial", "--objective", "params", "--images", "9"], "`--images` must be left out with --objective"),
+        (["s3-initial", "--objective", "params", "--images", "9"], "`--images` must not be given with --objective"),
         *(
             (
                 ["s3-initial", "--objective", "params", *words.split()],
-                f"`{words.split()[0]}` must be left out with --obj",
+                f"`{words.split()[0]}` must not be given with --objective, where nothing is trained",
             )
-            for words in ("--epochs 3", "--set drop_path=0.2", "--subnets uniform", "--recipe quick")
+            for words in (
+                *("--epochs 3", "--set drop_path=0.2", "--subnets uniform", "--recipe quick", "--distill x"),
+                *("--distill-kind soft", "--compile", "--resident"),
+            )
         ),
-        (["s3-initial", "--objective", "params", "--distill", "x"], "`--distill` must be left out with --objective"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

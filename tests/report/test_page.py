@@ -109,12 +109,17 @@ def test_correlations_go_along(cli: Cli, write_study: WriteStudy, tmp_path: Path
 def test_bad_input(cli: Cli, write_study: WriteStudy, tmp_path: Path) -> None:
     folder = write_study(tmp_path / "run")
     assert "is not a study" in cli("report", tmp_path, "--out", tmp_path / "page.html").error()
+    assert not (tmp_path / "page.html").exists()
     assert "`out` must be a file in a folder" in cli("report", folder, "--out", tmp_path / "no" / "page.html").error()
     assert "`out` must be a file" in cli("report", folder, "--out", tmp_path).error()
     journal = (folder / "trials.jsonl").read_text()
     assert "`out` must be a new file, or a page" in cli("report", folder, "--out", folder / "trials.jsonl").error()
     assert (folder / "trials.jsonl").read_text() == journal
-    assert not (tmp_path / "page.html").exists()
+    page = tmp_path / "page.html"
+    assert cli("report", folder, "--out", page).code == 0
+    page.unlink()
+    page.mkdir()  # what was good once need not be so for ever
+    assert "`out` must be a file" in cli("report", folder, "--out", page).error()
 
 
 def test_a_damaged_study_is_shown_as_failed(cli: Cli, write_study: WriteStudy, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def clock(networks: Sequence[Timed]) -> Any:
     return np.array([[1e-3 * (1 + count)] * 3 for count in heads])
 
 
+PIT = {"base_dim": 16, "mlp_ratio": 2, "depth": [1, 6, 6], "num_heads": [2, 2, 8]}
 KEYS = [json.dumps(settings) for settings in CANDIDATES]
 
 
@@ -123,6 +124,11 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     assert plan.subnets == "balanced" and plan.candidates is not None
     assert {json.dumps(one) for one in plan.candidates} == {json.dumps(pick["settings"]) for pick in picks}
     assert shown["validation_largest_top1"] >= 0
+    again = ["--out", tmp_path / "chosen", "--resume"]
+    said = cli(*choice[:-1], "--budgets", "35k:60k:12k", *again).out
+    assert f"--candidates {tmp_path / 'chosen'} --image-size 16 --patch-size 8 --data digits --out preferred" in said
+    said = cli(*train[:-1], "--out", tmp_path / "run", "--resume").out
+    assert f"specialize {tmp_path / 'run'} --max-params {max(pick['params'] for pick in picks)} --out" in said
 
     limits = ["--max-params", "50k", "--json"]
     found = cli("specialize", tmp_path / "run", *limits, "--out", tmp_path / "network").json()
@@ -131,6 +137,7 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     trained = load_file(tmp_path / "run" / "model.safetensors")["head.bias"]
     loaded = timm.create_model(f"local-dir:{tmp_path / 'network'}", pretrained=True)
     assert torch.equal(loaded.head.bias, trained)
+    assert "`out` must not exist yet" in cli("specialize", tmp_path / "nowhere", "--out", tmp_path / "network").error()
     ranked = cli("specialize", tmp_path / "run", *limits, "--rank", "--device", "cpu").json()
     assert len(ranked["ranked"]) == len({json.dumps(pick["settings"]) for pick in fitting})
     accuracies = cli("supernet", "eval", tmp_path / "run", f"{tmp_path / 'chosen'}#0", *limits[2:]).json()
@@ -138,6 +145,11 @@ def test_the_whole_way_on_the_command_line(tmp_path: Path, cli: Callable[..., An
     assert ranked["top1"] == max(one["top1"] for one in ranked["ranked"])
     text = cli("specialize", tmp_path / "run", "--max-params", "10k").error()
     assert "none of the" in text and "satisfies max_params=10000; the smallest has params=" in text
+
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps([*plan.candidates[:1], SPACES["pit"].settings(**PIT)]))
+    foreign = cli("specialize", tmp_path / "run", "--candidates", other).error()
+    assert f"candidate 1 is no network of {tmp_path / 'run'}: `architecture` must be a part of the supernet" in foreign
 
     model = fit_latency(MICRO.with_patch_size(8), geometry=plan.geometry, stopwatch=clock)
     model.save(tmp_path / "latency.json")

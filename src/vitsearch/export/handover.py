@@ -85,9 +85,8 @@ def trained(folder: str | Path) -> Handover:
 def _geometry(source: Path, config: Mapping[str, Any]) -> Geometry:
     try:
         shown = config["pretrained_cfg"]
-        channels, side, _ = shown["input_size"]
         _ = [*map(float, shown["mean"]), *map(float, shown["std"])]
-        return Geometry(image_size=side, classes=config["num_classes"], channels=channels)
+        return Geometry.of_config(config)
     except (KeyError, TypeError, ValueError) as error:
         raise VitsearchError(f"{source / CONFIG} does not say its input, classes and normalisation: {error}") from None
 

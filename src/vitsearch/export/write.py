@@ -71,6 +71,8 @@ class Exported:
     cost: Cost
     weights: str
     """`initial`, `trained` or `inherited`."""
+    seed: int | None
+    """Of initial weights."""
     max_difference: float
     """Largest difference between the outputs of the network and of what was read back from the folder."""
 
@@ -114,6 +116,7 @@ def export(find: Callable[[], Handover], out: str | Path, format: str = "timm", 
         geometry=handover.geometry,
         cost=size_of(handover),
         weights=weights_of(handover),
+        seed=handover.config["vitsearch"].get("seed") if weights_of(handover) == "initial" else None,
         max_difference=difference,
     )
 

@@ -33,7 +33,7 @@ from vitsearch.methods.score_tables import CODE_DROP_PATH, ScoreTables, Variant,
 from vitsearch.methods.two_steps import RELIABLE, Pick, Resource, Selector, Window
 from vitsearch.models.supernet import Supernet
 from vitsearch.records import Journal, Objective, Trial
-from vitsearch.spaces import SPACES, Space
+from vitsearch.spaces import Space, find_space
 from vitsearch.spaces.halved import HalvedRegion
 from vitsearch.spaces.isotropic import Isotropic
 from vitsearch.spaces.mobile import Mobile
@@ -227,8 +227,7 @@ def plan_of(passes: Pass, options: Mapping[str, Any], limits: Limits, speed: Spe
 
 
 def check_space(space: str | Space, patch_size: int | Sequence[int] | None) -> Isotropic | Mobile:
-    found = SPACES[space] if isinstance(space, str) else space
-    found = found if patch_size is None else found.with_patch_size(patch_size)
+    found = find_space(space, patch_size)
     if not isinstance(found, Isotropic | Mobile):
         rule = "must have one width, and heads and an MLP ratio for each block, or be of convolutions"
         raise VitsearchError(f"`space` {rule}, for strategy prenas, but got {found.name!r}")

@@ -56,7 +56,7 @@ from vitsearch.methods.space_study import (
 )
 from vitsearch.records import Journal, Trial
 from vitsearch.scoring import Score
-from vitsearch.spaces import SPACES, Space
+from vitsearch.spaces import Space, find_space
 from vitsearch.spaces.windowed import DIMENSIONS, Windowed
 from vitsearch.study import parse_objective, study_folder
 from vitsearch.training.optimize import check_optimizer
@@ -135,8 +135,7 @@ def evolve_space(
     """
     if (training is None) == (objective is None):
         raise VitsearchError("either `training` or `objective` must be given, and not both")
-    found = SPACES[space] if isinstance(space, str) else space
-    found = found if patch_size is None else found.with_patch_size(patch_size)
+    found = find_space(space, patch_size)
     if not isinstance(found, Windowed):
         raise VitsearchError(f"`space` must have stages of window attention, as s3-initial, but got {found.name!r}")
     found = found.with_choices()  # under the name that a space with these choices gets where nothing moves

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from vitsearch.architecture import Settings
 from vitsearch.cost import Cost, Limits
-from vitsearch.errors import NothingFits, VitsearchError
+from vitsearch.errors import BadSettings, NothingFits, VitsearchError
 from vitsearch.evaluate import SupernetEvaluator
 from vitsearch.latency import Speed, note_other_machine
 from vitsearch.spaces import SPACES, cost_of, decode
 from vitsearch.training.plan import TrainingPlan, read_plan
 from vitsearch.training.run import read_training
+from vitsearch.training.supernet import read_supernet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ def specialize(
     """
     plan, _ = read_plan(Path(run))
     read_training(run)  # must be finished
-    known = plan.candidates if candidates is None else list(candidates)
+    known = plan.candidates if candidates is None else check_parts(run, candidates)
     if not known:
         raise VitsearchError(f"{run} was not trained on candidates: `candidates` must be given, but got none")
     costs = [cost_of(settings, plan.geometry) for settings in known]
@@ -55,6 +56,17 @@ def specialize(
     ranked = _ranked(run, fitting, device, progress) if rank else []
     settings, top1 = ranked[0] if ranked else (fitting[0], None)
     return Specialized(settings=settings, cost=cost_of(settings, plan.geometry), top1=top1, ranked=ranked)
+
+
+def check_parts(run: str | Path, candidates: Sequence[Settings]) -> list[Settings]:
+    """Other candidates than those it was trained on must be networks of the supernet too."""
+    _, supernet = read_supernet(run)
+    for number, settings in enumerate(candidates):
+        try:
+            supernet.check(decode(settings))
+        except BadSettings as error:
+            raise BadSettings(f"candidate {number} is no network of {run}: {error}") from None
+    return list(candidates)
 
 
 def fast_enough(run: str | Path, known: Sequence[Settings], speed: Speed, plan: TrainingPlan) -> list[Settings]:

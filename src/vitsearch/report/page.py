@@ -37,7 +37,6 @@ POLICY = (
 )
 
 
-@cache
 def check_page(name: str, path: Path) -> None:
     """That a page can be written there, over nothing but another page; `name` is of the argument."""
     if path.is_dir() or not path.parent.is_dir():
@@ -46,6 +45,7 @@ def check_page(name: str, path: Path) -> None:
         raise VitsearchError(f"`{name}` must be a new file, or a page that ends in .html, but got {str(path)!r}")
 
 
+@cache
 def asset(name: str) -> str:
     return (files("vitsearch.report") / "assets" / name).read_text("utf-8")
 

@@ -278,6 +278,12 @@ def space_of(settings: Mapping[str, Any]) -> Space:
     return SPACES[name]
 
 
+def find_space(space: str | Space, patch_size: int | Sequence[int] | None = None) -> Space:
+    """A space, by its name too, over other patches where they are given."""
+    found = SPACES[space] if isinstance(space, str) else space
+    return found if patch_size is None else found.with_patch_size(patch_size)
+
+
 def space_over(settings: Mapping[str, Any]) -> Space:
     """The space that these settings name, over the patches they name."""
     return space_of(settings).over(settings)

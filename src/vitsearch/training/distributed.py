@@ -37,9 +37,13 @@ class World:
         if self.size > 1:
             dist.barrier()
 
+    def any(self, here: bool) -> bool:
+        """Whether it is so in one process at least."""
+        return bool(self.total(torch.tensor(float(here), device=self.device)))
+
     def agree(self, refused: Exception | None) -> None:
         """Go on in all processes or in none: those that could, say so, and leave the reason to the one that cannot."""
-        refusals = self.total(torch.tensor(float(refused is not None), device=self.device))
+        refusals = self.any(refused is not None)
         if refused is not None:
             raise refused
         if refusals:

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -125,21 +126,18 @@ def train_network(
         network = made.to(world.device) if plan.timm is None else on_device(made, world.device)
         task = make_task(plan, network, world.device)
         plan = with_teacher_digest(plan)
-        loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no folder behind
         environment = describe_environment(world.device) | {
             "processes": world.size,
             "compiled": _compiled(how, world, network),
         }
-        journal, refused = None, None
-        if world.writes:
-            try:
-                journal = open_folder(folder, plan, environment, resume, allow_changed)
-            except (VitsearchError, OSError) as error:
-                refused = error
-        world.agree(refused)
-        if resume and (folder / RESULT).exists():
+        enter = partial(enter_together, world, folder, plan, environment, resume, allow_changed)
+        begun = world.any(world.writes and resume and (folder / STUDY).exists())
+        journal = enter() if begun else None  # another plan is refused before images are decoded
+        if begun and (folder / RESULT).exists():
             return dataclasses.replace(read_training(folder), writes=world.writes)
         try:
+            loader = make_loader(plan, dataset, world, how)  # what is wrong with the data leaves no new folder behind
+            journal = journal if begun else enter()
             if world.writes:
                 remove_temporaries(folder, (STUDY, CHECKPOINT, RESULT, CONFIG, WEIGHTS))
             trainer = make_trainer(plan, dataset, network, task, loader, world, how, folder, journal, progress)
@@ -149,12 +147,19 @@ def train_network(
                 journal.close()
 
 
-def open_folder(
-    folder: Path, plan: TrainingPlan, environment: dict[str, Any], resume: bool, allow_changed: bool
+def enter_together(
+    world: World, folder: Path, plan: TrainingPlan, environment: dict[str, Any], resume: bool, allow_changed: bool
 ) -> EpochLog | None:
-    """The journal of this very training; None of a finished one, which nobody writes any more."""
-    enter_folder(folder, plan, environment, resume, allow_changed)
-    return None if (folder / RESULT).exists() else EpochLog(folder / EPOCHS)
+    """The journal of this very training, for the process that writes; None of a finished one, which nobody writes."""
+    journal, refused = None, None
+    if world.writes:
+        try:
+            enter_folder(folder, plan, environment, resume, allow_changed)
+            journal = None if (folder / RESULT).exists() else EpochLog(folder / EPOCHS)
+        except (VitsearchError, OSError) as error:
+            refused = error
+    world.agree(refused)
+    return journal
 
 
 def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World, how: Machine, folder: Path) -> Trained:

@@ -87,6 +87,18 @@ def test_a_stopped_training_resumes_to_the_same_weights(tmp_path: Path, recipe: 
     assert resumed.result["test_top1"] == whole.result["test_top1"]
 
 
+def test_seconds_are_those_of_all_sittings(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        train_network(plan(), tmp_path / "cut", machine=CPU, progress=stop_at(5))
+    file = tmp_path / "cut" / CHECKPOINT
+    tensors, position, numbers = read_checkpoint(file)
+    assert position.step == 3 and 0 < position.seconds < 100
+    write_checkpoint(file, tensors, replace(position, seconds=5000.0), numbers)
+    resumed = train_network(plan(), tmp_path / "cut", machine=CPU, resume=True)
+    assert 5000 < resumed.result["seconds"] < 5100
+    assert read_checkpoint(file).position.seconds <= resumed.result["seconds"]
+
+
 def test_a_training_that_saves_nothing_begins_anew(tmp_path: Path) -> None:
     whole = train_network(plan(), tmp_path / "whole", machine=CPU)
     brief = replace(CPU, save_every=None)
@@ -299,6 +311,7 @@ def test_the_loss_scale_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
         train_network(plan(recipe), tmp_path / "cut", machine=CPU, progress=stop_at(4))
     train_network(plan(recipe), tmp_path / "cut", machine=CPU, resume=True)
     ends = [read_checkpoint(tmp_path / name / "checkpoint.safetensors")[1] for name in ("whole", "cut")]
+    ends = [replace(end, seconds=0.0) for end in ends]
     assert ends[0] == ends[1] and ends[0].scaled_steps == 8 - 5
 
 

@@ -43,14 +43,17 @@ class Position:
     loss_scale: float | None = None
     """Of float16; it grows after enough steps in a row without overflow, of which `scaled_steps` are past."""
     scaled_steps: int = 0
+    seconds: float = 0.0
+    """Of all sittings so far, but for what a sitting did after its last checkpoint."""
 
     def __post_init__(self) -> None:
         counts = {"step": self.step, "retries": self.retries, "micro_batches": self.micro_batches}
         for name, value in (counts | {"scaled_steps": self.scaled_steps}).items():
             if type(value) is not int or value < 0:
                 raise TypeError(f"`{name}` must be a whole number from 0 on, but got {brief(value)}")
-        for name, factor in (("rate_factor", self.rate_factor), ("loss_scale", self.loss_scale)):
-            if not isinstance(factor, (int, float)) and (factor is not None or name == "rate_factor"):
+        numbers = {"rate_factor": self.rate_factor, "loss_scale": self.loss_scale, "seconds": self.seconds}
+        for name, factor in numbers.items():
+            if not isinstance(factor, (int, float)) and (factor is not None or name != "loss_scale"):
                 raise TypeError(f"`{name}` must be a number, but got {brief(factor)}")
 
 

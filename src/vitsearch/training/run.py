@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import math
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -94,7 +93,7 @@ class Machine:
 class Trained:
     out: Path
     result: dict[str, Any]
-    """Accuracy on the test part, images seen, seconds."""
+    """Accuracy on the test part, images seen, seconds of all sittings."""
     epochs: list[dict[str, Any]]
     writes: bool = True
     """False in all processes but one."""
@@ -163,11 +162,10 @@ def enter_together(
 
 
 def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World, how: Machine, folder: Path) -> Trained:
-    start = time.perf_counter()
     trainer.run()
     result = measured_at_the_end(trainer, plan, dataset, world, how)
     result |= {"steps": trainer.total, "images_seen": trainer.total * plan.recipe.batch_size}
-    result |= {"retries": trainer.position.retries, "seconds": round(time.perf_counter() - start, 2)}
+    result |= {"retries": trainer.position.retries, "seconds": round(trainer.seconds, 2)}
     rows = trainer.journal.rows if trainer.journal is not None else []
     if world.writes:
         write_result(plan, dataset, trainer.best_network(), result, folder)

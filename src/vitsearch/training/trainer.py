@@ -120,7 +120,7 @@ class Trainer:
             )
         if compiled:
             self.compile()
-        self.speed = 0.0
+        self.speed, self.started, self.earlier = 0.0, time.perf_counter(), 0.0
         self.validated: tuple[int, dict[str, float]] | None = None
         """The last step after which the validation part was looked at, and what was seen."""
 
@@ -130,13 +130,19 @@ class Trainer:
         else:
             self.step_module.compile(dynamic=False)
 
+    @property
+    def seconds(self) -> float:
+        """Of this sitting and of those before it."""
+        return self.earlier + time.perf_counter() - self.started
+
     # --- the loop
 
     def run(self) -> None:
-        begun = self.checkpoint.exists()
+        self.started, begun = time.perf_counter(), self.checkpoint.exists()
         self.world.wait()  # all have looked before one of them writes
         if begun:
             self.restore()
+            self.earlier = self.position.seconds
         else:
             if self.journal is not None:
                 self.journal.cut(0)
@@ -290,6 +296,7 @@ class Trainer:
             self.position = replace(self.position, loss_scale=scale, scaled_steps=past)
         if not self.world.writes or self.save_every is None:
             return
+        self.position = replace(self.position, seconds=round(self.seconds, 2))
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         tensors |= {f"task.{name}": value for name, value in self.task.state_dict().items()}
         tensors["meter"] = self.meter

@@ -14,6 +14,7 @@ import pytest
 
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
+from vitsearch.models.super_transformer import Sharing
 from vitsearch.records import read_trials
 from vitsearch.report.reading import Reader
 from vitsearch.report.repeat import command_of
@@ -86,6 +87,18 @@ PLANS = {
         "space": {"name": "pit", "fixed": SPACES["pit"].with_patch_size(4).fixed()},
         "subnets": "sandwich",
         "recipe": change(RECIPES["autoformer"], {"batch_size": "64"}),
+    },
+    "two sides": {
+        "space": {"name": "autoformer-micro", "fixed": SMALL.fixed()},
+        "subnets": "uniform",
+        "sharing": Sharing(widths="two-sided"),
+        "recipe": RECIPES["quick"],
+    },
+    "super-transformer": {
+        "space": {"name": "vitas-micro", "fixed": SPACES["vitas-micro"].with_patch_size((4, 8)).fixed()},
+        "subnets": "identity:probability=0.3",
+        "sharing": Sharing(share="qk", class_token="shared", widths="two-sided"),
+        "recipe": RECIPES["vitas-weak"],
     },
     "candidates": {
         "space": {"name": "autoformer-micro", "fixed": SMALL.fixed()},

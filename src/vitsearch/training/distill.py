@@ -95,6 +95,8 @@ class LocalityGuidance(Distilling):
     ) -> None:
         super().__init__(task, teacher)
         entangled = isinstance(network, Supernet)
+        if isinstance(network, Supernet) and len(network.sides) > 1:  # before there is a folder
+            raise VitsearchError("`distill_kind` must not be locality with `widths` two-sided: features have two sides")
         largest = Subnet(network, network.envelope) if isinstance(network, Supernet) else network
         student = features(largest)
         if not student or len(teacher.widths) < STAGES:

@@ -7,7 +7,6 @@ from typing import Any, Literal, cast
 from torch import Tensor, nn
 
 from vitsearch.architecture import Architecture
-from vitsearch.errors import VitsearchError
 from vitsearch.models.convolution import as_map
 from vitsearch.models.skeleton import Side
 from vitsearch.models.supernet import Supernet
@@ -33,8 +32,7 @@ class Subnet(nn.Module):
         self, x: Tensor, indices: list[int], norm: Literal[False] = False, output_fmt: Literal["NCHW"] = "NCHW"
     ) -> tuple[Tensor, list[Tensor]]:
         """As timm's transformers give them, for what a teacher's guidance needs."""
-        if len(self._supernet[0].sides) > 1:
-            raise VitsearchError("`distill_kind` must not be locality with `widths` two-sided: features have two sides")
+        assert len(self._supernet[0].sides) == 1, "features have one side"
         final, found = self._supernet[0].trace(x, self.architecture, indices)
         size, extra = x.shape[-1], int(self.architecture.class_token)
         sides = [round(size / self.feature_info[index]["reduction"]) for index in indices]

@@ -342,6 +342,10 @@ def test_a_variant_is_its_name() -> None:
         ("vitas:identity=maybe", "`identity` must be yes or no, but got 'maybe'"),
         ("vitas:depth=3", "must name its choices once each"),
         ("vitas-block:slot_count=3", "must name its choices once each"),
+        (
+            "vitas-block:embed_dim=64,num_heads=1,attention_dim=3000,mlp_dim=1000,steps=1000",
+            "must make at most 200000 networks to list, but got 1000000: 1 widths, 1 head counts, 1000 steps",
+        ),
     ],
 )
 def test_names_that_describe_nothing(name: str, reason: str) -> None:

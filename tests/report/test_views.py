@@ -64,7 +64,9 @@ def test_the_command_searches_the_same_table_again(cli: Cli, tmp_path: Path) -> 
         tmp_path / "one",
     ]
     assert cli("search", "pit", *options, "-q").code == 0
-    words = shlex.split(shown(tmp_path / "one")["repeat"]["command"])
+    said = shown(tmp_path / "one")
+    assert {"data", "batch size", "weights"}.isdisjoint(dict(said["asked"])) and "noise" not in said["about"]
+    words = shlex.split(said["repeat"]["command"])
     assert cli(*words[1:-1], tmp_path / "two", "-q").code == 0
     journals = [read_trials(tmp_path / name / "trials.jsonl")[0] for name in ("one", "two")]
     assert [trial.measured for trial in journals[0]] == [trial.measured for trial in journals[1]]

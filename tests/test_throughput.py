@@ -92,3 +92,10 @@ def test_throughput_is_an_objective(tmp_path: Any) -> None:
     )
     assert all(trial.measured["throughput"] > 0 and trial.measured["macs"] > 0 for trial in result.study.trials)
     assert result.study.best is not None and result.study.plan.objectives[0].direction == "max"
+
+
+def test_throughput_has_a_batch_of_its_own(cli: Callable[..., Any], tmp_path: Any) -> None:
+    """What `--batch-size` sets is that of proxies: 64 was taken, and 256 images measured."""
+    command = ["search", "vitas-micro", "--objective", "throughput,min:macs", "--batch-size", 64]
+    rule = "`--batch-size` must not be given with objective throughput,min:macs, but got 64"
+    assert rule in cli(*command, "--out", tmp_path / "x").error() and not (tmp_path / "x").exists()

@@ -42,8 +42,10 @@ def test_the_command_does_the_search_again(cli: Cli, tmp_path: Path) -> None:
     options += ["--strategy", "nsga2:population=4", "--max-params", "200k", "--min-macs", 1000, "--weights", "shared"]
     first, second = tmp_path / "first", tmp_path / "second"
     assert cli("search", "autoformer-micro", *options, "--seed", 5, "--device", "cpu", "--out", first, "-q").code == 0
-    words = shlex.split(shown(first)["repeat"]["command"])
+    page = shown(first)
+    words = shlex.split(page["repeat"]["command"])
     assert words[0] == "vitsearch" and words[-2:] == ["--out", "again"]
+    assert "--batch-size" not in words and "batch size" not in dict(page["asked"])  # sizes look at no images
     assert cli(*words[1:-1], second, "-q").code == 0
     assert (first / "study.json").read_text() == (second / "study.json").read_text()
     trials = [[trial.settings for trial in read_trials(one / "trials.jsonl")[0]] for one in (first, second)]

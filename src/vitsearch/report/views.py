@@ -13,7 +13,7 @@ from typing import Any
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import VitsearchError
-from vitsearch.records import Trial, looks_into_networks
+from vitsearch.records import Trial, has_proxies, looks_into_networks
 from vitsearch.report.columns import Columns, choices_of, entries_of
 from vitsearch.report.findings import findings
 from vitsearch.report.kinds import DISCOVERY, EVOLUTION, TRAININGS, geometry_of, is_known, is_prenas, space_of_study
@@ -125,7 +125,9 @@ def unused(study: Mapping[str, Any]) -> tuple[str, ...]:
     """Fields that the objectives of a search have no use for: what was trained or measured says its input itself."""
     objectives = study["objectives"] if isinstance(study.get("objectives"), list) else []
     names = [str(one.get("name")) for one in objectives if isinstance(one, dict)]
-    return () if looks_into_networks(names) else ("data", "batch_size", "weights")
+    if not names or has_proxies(names):
+        return ()
+    return ("batch_size", "weights") if looks_into_networks(names) else ("data", "batch_size", "weights")
 
 
 def plain_fields(study: Mapping[str, Any]) -> list[tuple[str, Any]]:

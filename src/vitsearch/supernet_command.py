@@ -116,11 +116,12 @@ def supernet_train(
     from vitsearch.training.plan import TrainingPlan
     from vitsearch.training.preferred import scheme_of
     from vitsearch.training.run import train_network
+    from vitsearch.training.subnets import Identity
 
     chosen_before = None if candidates is None else read_candidates(candidates)
     if subnets is None:
         subnets = "uniform" if chosen_before is None else "balanced"
-    scheme_of(subnets, found, chosen_before)
+    scheme = scheme_of(subnets, found, chosen_before)
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     classes = open_training_data(data).classes
     plan = TrainingPlan(
@@ -150,8 +151,9 @@ def supernet_train(
             print(f"{words}: {done.result[f'validation_{name}_top1']:.2f} % of the validation part")
     if chosen_before is not None:
         return print(f"next: vitsearch specialize {shlex.quote(str(done.out))} --max-params 6M --out specialized")
-    _, leaning, probability = subnets.partition("identity:probability=")
-    strategy = f"nsga2:parents=20,identity={probability} --trials 2000" if leaning else "evolution --trials 1000"
+    strategy = "evolution --trials 1000"
+    if isinstance(scheme, Identity):
+        strategy = f"nsga2:parents=20,identity={scheme.probability} --trials 2000"
     words = shlex.join(["vitsearch", "search", space, "--objective", f"supernet:{done.out}"])
     print(f"next: {words} --strategy {strategy} --out run")
 

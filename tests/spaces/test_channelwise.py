@@ -211,6 +211,7 @@ def test_what_is_known_at_once_is_what_is_read(space: Channelwise) -> None:
                 found[changed in space] += 1
                 assert (changed in space) == (space.why_not(changed) is None), changed
     assert found[True] > 100 and found[False] > 1000
+    assert not any(odd in space for odd in (5, None, [member], "vitas"))
 
 
 def test_other_patches_are_searched_too() -> None:

@@ -178,7 +178,7 @@ class Channelwise(Ratioed):
     def _writes(self, settings: Mapping[str, Any]) -> bool:
         """Whether these are settings of a member in canonical form."""
         names = [knob.name for knob in self.knobs]
-        if list(settings) != ["space", *names] or settings["space"] != self.name:
+        if not isinstance(settings, Mapping) or list(settings) != ["space", *names] or settings["space"] != self.name:
             return False
         size, width, *lists = (settings[name] for name in names)
         if {type(size), type(width)} != {int} or any(type(one) is not list for one in lists):

@@ -61,13 +61,25 @@ def test_what_cannot_be_reached_is_named() -> None:
         identity_for_throughput(SPACES["vitas-block"], 100.0, imagined)
 
 
-@pytest.mark.parametrize("target", [0, -1])
+RATE = "`--min-throughput` must be a positive number of images per second, but got"
+
+
+@pytest.mark.parametrize(
+    ("target", "rule"),
+    [
+        ("0", f"{RATE} '0'"),
+        ("-1", f"{RATE} '-1'"),
+        ("nan", f"{RATE} 'nan'"),
+        ("fast", f"{RATE} 'fast'"),
+        ("0.5", "`min_throughput` must be at least 1 image/s, but got 0.5"),
+    ],
+)
 def test_no_throughput_at_all_is_refused_before_measuring(
-    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, target: int
+    cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, target: str, rule: str
 ) -> None:
     monkeypatch.setattr(Stopwatch, "__call__", lambda *_: pytest.fail("measured"))
-    said = cli("identity", "vitas-micro", "--min-throughput", target, "--samples", 2, "--device", "cpu").error()
-    assert f"`min_throughput` must be at least 1 image/s, but got {target}" in said
+    command = ["identity", "vitas-micro", "--min-throughput", target, "--samples", 2, "--device", "cpu"]
+    assert rule in cli(*command).error()
 
 
 def test_real_networks_are_measured(cli: Callable[..., Any]) -> None:
@@ -77,7 +89,8 @@ def test_real_networks_are_measured(cli: Callable[..., Any]) -> None:
     )
     assert 1 < watch(one) < 1e7
     options = ["--batch-size", 2, "--samples", 2, "--image-size", 32, "--classes", 4, "--device", "cpu", "--json"]
-    assert "images/s" in cli("identity", "vitas-micro", "--min-throughput", 10**9, *options).error()
+    said = cli("identity", "vitas-micro", "--min-throughput", "1G", *options).error()
+    assert "images/s" in said and "but got 1,000,000,000" in said
 
 
 def test_throughput_is_an_objective(tmp_path: Any) -> None:
@@ -92,3 +105,10 @@ def test_throughput_is_an_objective(tmp_path: Any) -> None:
     )
     assert all(trial.measured["throughput"] > 0 and trial.measured["macs"] > 0 for trial in result.study.trials)
     assert result.study.best is not None and result.study.plan.objectives[0].direction == "max"
+
+
+def test_throughput_has_a_batch_of_its_own(cli: Callable[..., Any], tmp_path: Any) -> None:
+    """What `--batch-size` sets is that of proxies: 64 was taken, and 256 images measured."""
+    command = ["search", "vitas-micro", "--objective", "throughput,min:macs", "--batch-size", 64]
+    rule = "`--batch-size` must not be given with objective throughput,min:macs, but got 64"
+    assert rule in cli(*command, "--out", tmp_path / "x").error() and not (tmp_path / "x").exists()

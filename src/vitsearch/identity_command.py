@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vitsearch.arguments import choose_geometry, read_limits, refuse
+from vitsearch.arguments import choose_geometry, read_limits, read_rate, refuse
 from vitsearch.cost import IMAGENET, Geometry, Limits
 from vitsearch.errors import VitsearchError
 from vitsearch.options import (
@@ -35,7 +35,7 @@ def identity(
     max_params: MaxParams = None,
     max_macs: MaxMacs = None,
     min_throughput: Annotated[
-        int | None, typer.Option("--min-throughput", **NUMBER, help="Images/s, measured on this machine.")
+        str | None, typer.Option("--min-throughput", help="Images/s, measured on this machine, such as 20k.")
     ] = None,
     samples: Annotated[int | None, typer.Option("--samples", **NUMBER, help="Networks to measure [1000].")] = None,
     batch_size: Annotated[
@@ -52,13 +52,14 @@ def identity(
     found = find_space(space, patch_size)
     geometry = choose_geometry(IMAGENET, image_size, classes)
     limits = read_limits(None, max_params, None, max_macs)
-    if (min_throughput is not None) + len(limits.bounds()) != 1:
+    target = read_rate("--min-throughput", min_throughput)
+    if (target is not None) + len(limits.bounds()) != 1:
         raise VitsearchError("exactly one of `--max-params`, `--max-macs`, `--min-throughput` must be given")
-    if min_throughput is None:
+    if target is None:
         refuse("a budget that is solved for", {"samples": samples, "batch-size": batch_size})
         shown = solve(found, limits, geometry)
     else:
-        shown = measure(found, min_throughput, geometry, samples, batch_size, seed, device)
+        shown = measure(found, target, geometry, samples, batch_size, seed, device)
     if as_json:
         return emit(shown)
     print(f"identity probability {shown['probability']:.6f}: on average {describe(shown)}")
@@ -82,7 +83,7 @@ def solve(space: Space, limits: Limits, geometry: Geometry) -> dict[str, Any]:
 
 def measure(
     space: Space,
-    target: int,
+    target: float,
     geometry: Geometry,
     samples: int | None,
     batch_size: int | None,

@@ -74,12 +74,19 @@ def supernet_and_images(text: str) -> tuple[str, int | None]:
     return folder, int(count)
 
 
+TRAINED = ("supernet:", "predictor:", "bench:")
+SIZES = {"params", "macs", "depth", "width", "latency", "latency_ms", "throughput"}
+
+
 def looks_into_networks(names: Sequence[str]) -> bool:
-    """Whether data, images and initial weights matter to these objectives: not where what was trained or measured
-    says its input itself, and nothing but sizes and times stands beside it."""
-    trained = [name for name in names if name.startswith(("supernet:", "predictor:", "bench:"))]
-    sizes = {"params", "macs", "depth", "width", "latency", "latency_ms", "throughput"}
-    return not trained or bool({*names} - {*trained} - sizes)
+    """Whether data, and the classes it has, matter to these objectives: not where what was trained or measured says its
+    input itself, and nothing but sizes and times stands beside it."""
+    return has_proxies(names) or not any(name.startswith(TRAINED) for name in names)
+
+
+def has_proxies(names: Sequence[str]) -> bool:
+    """Whether some of these objectives score networks with initial weights, most of them on a batch of images."""
+    return any(not name.startswith(TRAINED) and name not in SIZES for name in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

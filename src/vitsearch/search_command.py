@@ -49,7 +49,7 @@ from vitsearch.options import (
     SeedOption,
     SpaceArgument,
 )
-from vitsearch.records import looks_into_networks, supernet_and_images
+from vitsearch.records import has_proxies, looks_into_networks, supernet_and_images
 from vitsearch.spaces import SPACES, patch_words, patches_of
 from vitsearch.terminal import emit, in_words, progress_bar, show, summary
 
@@ -139,9 +139,11 @@ def search(
     from vitsearch.study import run_search
 
     objective, trials = "dss" if objective is None else objective, 100 if trials is None else trials
-    if not looks_into_networks([name.removeprefix("min:").removeprefix("max:") for name in objective.split(",")]):
-        useless = {"data": data, "batch-size": batch_size, "weights": weights, "memory": memory}
-        refuse(f"objective {objective}", useless)
+    names = [name.removeprefix("min:").removeprefix("max:") for name in objective.split(",")]
+    if not has_proxies(names):  # throughput has a batch of its own
+        refuse(f"objective {objective}", {"batch-size": batch_size})
+    if not looks_into_networks(names):
+        refuse(f"objective {objective}", {"data": data, "weights": weights, "memory": memory})
     data = "noise" if data is None else data
     known, patch_size = objective_input(objective, patch_size)
     if latency is not None:

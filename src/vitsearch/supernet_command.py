@@ -115,11 +115,12 @@ def supernet_train(
     from vitsearch.training.plan import TrainingPlan
     from vitsearch.training.preferred import scheme_of
     from vitsearch.training.run import train_network
+    from vitsearch.training.subnets import Identity
 
     chosen_before = None if candidates is None else read_candidates(candidates)
     if subnets is None:
         subnets = "uniform" if chosen_before is None else "balanced"
-    scheme_of(subnets, found, chosen_before)
+    scheme = scheme_of(subnets, found, chosen_before)
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     plan = TrainingPlan(
         space={"name": found.name, "fixed": found.fixed()},
@@ -147,8 +148,9 @@ def supernet_train(
     if chosen_before is not None:
         most = max(cost_of(settings, plan.geometry).params for settings in chosen_before)
         return print(f"next: vitsearch specialize {shlex.quote(str(done.out))} --max-params {most} --out specialized")
-    _, leaning, probability = subnets.partition("identity:probability=")
-    strategy = f"nsga2:parents=20,identity={probability} --trials 2000" if leaning else "evolution --trials 1000"
+    strategy = "evolution --trials 1000"
+    if isinstance(scheme, Identity):
+        strategy = f"nsga2:parents=20,identity={scheme.probability} --trials 2000"
     words = shlex.join(["vitsearch", "search", space, "--objective", f"supernet:{done.out}"])
     print(f"next: {words} --strategy {strategy} --out run")
 

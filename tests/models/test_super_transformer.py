@@ -188,6 +188,7 @@ def test_what_is_not_a_part() -> None:
         (only(4, 16), "patch sizes"),
         (SPACE.blueprint(4, 8, [Attention(heads=3, head_dim=2, hidden=4)]), "head counts"),
         (SPACE.blueprint(4, 32, [Absent()]), "32 wide"),
+        (SPACE.blueprint(4, 8, [SPACE.block(2, 1 / 3, 2 / 3)], cait=1), "class attention .`cait`."),
         (SPACE.blueprint(4, 8, [Attention(heads=2, head_dim=4, hidden=10, scale="embed")]), "block 0"),
         (Architecture(stages=(Stage(entry=Patch(size=4, stride=2), width=8, blocks=()),), readout="class"), "patch"),
     ):

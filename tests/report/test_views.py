@@ -14,6 +14,7 @@ import pytest
 
 from vitsearch.cost import Geometry
 from vitsearch.errors import VitsearchError
+from vitsearch.models.super_transformer import Sharing
 from vitsearch.records import read_trials
 from vitsearch.report.reading import Reader
 from vitsearch.report.repeat import command_of
@@ -41,8 +42,10 @@ def test_the_command_does_the_search_again(cli: Cli, tmp_path: Path) -> None:
     options += ["--strategy", "nsga2:population=4", "--max-params", "200k", "--min-macs", 1000, "--weights", "shared"]
     first, second = tmp_path / "first", tmp_path / "second"
     assert cli("search", "autoformer-micro", *options, "--seed", 5, "--device", "cpu", "--out", first, "-q").code == 0
-    words = shlex.split(shown(first)["repeat"]["command"])
+    page = shown(first)
+    words = shlex.split(page["repeat"]["command"])
     assert words[0] == "vitsearch" and words[-2:] == ["--out", "again"]
+    assert "--batch-size" not in words and "batch size" not in dict(page["asked"])  # sizes look at no images
     assert cli(*words[1:-1], second, "-q").code == 0
     assert (first / "study.json").read_text() == (second / "study.json").read_text()
     trials = [[trial.settings for trial in read_trials(one / "trials.jsonl")[0]] for one in (first, second)]
@@ -63,7 +66,9 @@ def test_the_command_searches_the_same_table_again(cli: Cli, tmp_path: Path) -> 
         tmp_path / "one",
     ]
     assert cli("search", "pit", *options, "-q").code == 0
-    words = shlex.split(shown(tmp_path / "one")["repeat"]["command"])
+    said = shown(tmp_path / "one")
+    assert {"data", "batch size", "weights"}.isdisjoint(dict(said["asked"])) and "noise" not in said["about"]
+    words = shlex.split(said["repeat"]["command"])
     assert cli(*words[1:-1], tmp_path / "two", "-q").code == 0
     journals = [read_trials(tmp_path / name / "trials.jsonl")[0] for name in ("one", "two")]
     assert [trial.measured for trial in journals[0]] == [trial.measured for trial in journals[1]]
@@ -86,6 +91,18 @@ PLANS = {
         "space": {"name": "pit", "fixed": SPACES["pit"].with_patch_size(4).fixed()},
         "subnets": "sandwich",
         "recipe": change(RECIPES["autoformer"], {"batch_size": "64"}),
+    },
+    "two sides": {
+        "space": {"name": "autoformer-micro", "fixed": SMALL.fixed()},
+        "subnets": "uniform",
+        "sharing": Sharing(widths="two-sided"),
+        "recipe": RECIPES["quick"],
+    },
+    "super-transformer": {
+        "space": {"name": "vitas-micro", "fixed": SPACES["vitas-micro"].with_patch_size((4, 8)).fixed()},
+        "subnets": "identity:probability=0.3",
+        "sharing": Sharing(share="qk", class_token="shared", widths="two-sided"),
+        "recipe": RECIPES["vitas-weak"],
     },
     "candidates": {
         "space": {"name": "autoformer-micro", "fixed": SMALL.fixed()},

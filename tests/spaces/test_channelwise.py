@@ -211,6 +211,7 @@ def test_what_is_known_at_once_is_what_is_read(space: Channelwise) -> None:
                 found[changed in space] += 1
                 assert (changed in space) == (space.why_not(changed) is None), changed
     assert found[True] > 100 and found[False] > 1000
+    assert not any(odd in space for odd in (5, None, [member], "vitas"))
 
 
 def test_other_patches_are_searched_too() -> None:
@@ -342,6 +343,10 @@ def test_a_variant_is_its_name() -> None:
         ("vitas:identity=maybe", "`identity` must be yes or no, but got 'maybe'"),
         ("vitas:depth=3", "must name its choices once each"),
         ("vitas-block:slot_count=3", "must name its choices once each"),
+        (
+            "vitas-block:embed_dim=64,num_heads=1,attention_dim=3000,mlp_dim=1000,steps=1000",
+            "must make at most 200000 networks to list, but got 1000000: 1 widths, 1 head counts, 1000 steps",
+        ),
     ],
 )
 def test_names_that_describe_nothing(name: str, reason: str) -> None:

@@ -418,6 +418,14 @@ def test_a_supernet_is_guided_as_its_networks_are() -> None:
         LocalityGuidance(Classification(), teacher(), two_sided)
 
 
+def test_features_of_two_sides_guide_nothing_and_leave_no_folder(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    saved_teacher(tmp_path / "teacher", classes=10)
+    command = ["supernet", "train", "autoformer-micro", "--widths", "two-sided", "--recipe", "quick", "--device", "cpu"]
+    command += ["--distill", tmp_path / "teacher", "--distill-kind", "locality+soft", "--out", tmp_path / "run"]
+    assert "`distill_kind` must not be locality with `widths` two-sided" in cli(*command).error()
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"), [((8, 8), (32, 32)), ((14, 14), (8, 8)), ((7, 5), (5, 9)), ((4, 4), (4, 4))]
 )

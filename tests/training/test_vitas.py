@@ -28,7 +28,7 @@ from vitsearch.training.distributed import World
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.preferred import scheme_of
 from vitsearch.training.recipe import RECIPES, change
-from vitsearch.training.run import Machine, train_network
+from vitsearch.training.run import Machine, Trained, train_network
 from vitsearch.training.subnets import Identity
 from vitsearch.training.supernet import DRAWN, NEVER, SupernetTrainer, read_supernet
 from vitsearch.training.trainer import evaluate
@@ -73,6 +73,23 @@ def test_from_a_budget_to_a_retrained_network(tmp_path: Path, cli: Callable[...,
         "supernet", "extract", tmp_path / "supernet", f"{tmp_path}/run#best", "--out", tmp_path / "x", "--json"
     )
     assert extracted.json()["params"] == cost_of(best["settings"], GEOMETRY).params
+
+
+@pytest.mark.parametrize(
+    ("subnets", "strategy"),
+    [
+        ("identity:probability=0.462541", "nsga2:parents=20,identity=0.462541 --trials 2000"),
+        ("identity", "nsga2:parents=20,identity=0.5 --trials 2000"),
+        ("uniform", "evolution --trials 1000"),
+    ],
+)
+def test_the_search_that_is_named_leans_as_the_steps_do(
+    subnets: str, strategy: str, tmp_path: Path, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretended = Trained(out=tmp_path / "run", result={}, epochs=[])
+    monkeypatch.setattr("vitsearch.training.run.train_network", lambda *_, **how: pretended)
+    said = cli("supernet", "train", "vitas-micro", "--subnets", subnets, *SIZES, "--out", tmp_path / "run").out
+    assert f"--objective supernet:{tmp_path / 'run'} --strategy {strategy} --out run" in said
 
 
 @pytest.fixture(scope="module")

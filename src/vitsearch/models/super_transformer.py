@@ -172,6 +172,8 @@ class SuperTransformer(Supernet):
         """A patch size and head counts that have weights, and within the envelope otherwise."""
         stage, entry = architecture.stages[0], architecture.stages[0].entry
         sizes, counts = self.space.patches, self.space.num_heads
+        if architecture.late_token:
+            raise self._refusal("it ends with class attention (`cait`), for which no supernet has weights")
         if entry not in [Patch(size=size, stride=size) for size in sizes]:
             raise self._refusal(f"it begins with {entry}, and the supernet has patch sizes {list(sizes)}")
         for number, block in enumerate(stage.blocks):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitsearch.errors import VitsearchError
-from vitsearch.records import looks_into_networks
+from vitsearch.records import has_proxies, looks_into_networks
 from vitsearch.spaces import patch_words
 
 PRENAS = re.compile(
@@ -45,8 +45,9 @@ def search_command(study: Mapping[str, Any]) -> str:
         words += ["--strategy", study["strategy"], "--objective", objectives, "--trials", study["wanted"]]
         words += ["--weights", study["weights"]] if study["weights"] != "fresh" else []
     words += ["--seed", study["seed"], *_limits(study), *_speed(study.get("speed"))]
-    if asked is not None or looks_into_networks([one["name"] for one in study["objectives"]]):
-        words += ["--data", study["data"], "--batch-size", study["batch_size"]]
+    names = [one["name"] for one in study["objectives"]]
+    words += ["--data", study["data"]] if asked is not None or looks_into_networks(names) else []
+    words += ["--batch-size", study["batch_size"]] if asked is not None or has_proxies(names) else []
     geometry = study["geometry"]
     words += ["--image-size", geometry["image_size"], "--classes", geometry["classes"]]
     return _join([*words, *patch_words(study["space"], study["fixed"]), *_where(study)])

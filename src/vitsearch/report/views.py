@@ -13,7 +13,7 @@ from typing import Any
 from vitsearch.architecture import Settings
 from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import VitsearchError
-from vitsearch.records import Trial
+from vitsearch.records import Trial, has_proxies, looks_into_networks
 from vitsearch.report.columns import Columns, choices_of, entries_of
 from vitsearch.report.findings import findings
 from vitsearch.report.kinds import DISCOVERY, EVOLUTION, TRAININGS, geometry_of, is_known, is_prenas, space_of_study
@@ -101,6 +101,7 @@ def about(study: Mapping[str, Any]) -> str:
     tables = study["tables"] if isinstance(study.get("tables"), list) else []
     training = study.get("training")
     data = training.get("data") if isinstance(training, dict) else study.get("data")
+    data = None if "data" in unused(study) else data
     words = [name or study.get("timm"), strategy, *tables, data]
     return ", ".join(str(word)[:60] for word in words if word)
 
@@ -120,6 +121,15 @@ def asked(study: Mapping[str, Any]) -> Facts:
     return facts
 
 
+def unused(study: Mapping[str, Any]) -> tuple[str, ...]:
+    """Fields that the objectives of a search have no use for: what was trained or measured says its input itself."""
+    objectives = study["objectives"] if isinstance(study.get("objectives"), list) else []
+    names = [str(one.get("name")) for one in objectives if isinstance(one, dict)]
+    if not names or has_proxies(names):
+        return ()
+    return ("batch_size", "weights") if looks_into_networks(names) else ("data", "batch_size", "weights")
+
+
 def plain_fields(study: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """The fields; what PreNAS keeps in the name of its strategy, and parts that hold a few words each, one by one."""
     found: list[tuple[str, Any]] = []
@@ -128,7 +138,7 @@ def plain_fields(study: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if options is not None:
             found += [("strategy", "prenas"), ("budgets", budget_text(options).replace(",", ", "))]
             found += [(part, options[part]) for part in ("resource", "top", "variant", "draws", "weights")]
-        elif name in ("data", "batch_size") and study.get("training") is not None:
+        elif name in unused(study) or (name in ("data", "batch_size") and study.get("training") is not None):
             continue  # only for an objective
         elif name in OPENED and isinstance(value, dict):
             found += [(f"{name}: {part}", inner) for part, inner in value.items() if inner is not None]

@@ -29,7 +29,7 @@ from vitsearch.architecture import (
 )
 from vitsearch.cost import IMAGENET, Cost, Geometry, Limits, architecture_cost, block_cost
 from vitsearch.errors import BadSettings, VitsearchError
-from vitsearch.spaces.base import SPACES, Knob, Space
+from vitsearch.spaces.base import ENUMERABLE, SPACES, Knob, Space
 from vitsearch.spaces.ratioed import Ratioed, check_ratio, read_count
 from vitsearch.spaces.slotted import MOST_ROWS, Frame, Member, Slots, SlottedRegion
 
@@ -178,7 +178,7 @@ class Channelwise(Ratioed):
     def _writes(self, settings: Mapping[str, Any]) -> bool:
         """Whether these are settings of a member in canonical form."""
         names = [knob.name for knob in self.knobs]
-        if list(settings) != ["space", *names] or settings["space"] != self.name:
+        if not isinstance(settings, Mapping) or list(settings) != ["space", *names] or settings["space"] != self.name:
             return False
         size, width, *lists = (settings[name] for name in names)
         if {type(size), type(width)} != {int} or any(type(one) is not list for one in lists):
@@ -238,6 +238,14 @@ class Repeated(Ratioed):
 
     own_readers = {"depth": read_count}
     depth: int = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        members = len(self.embed_dim) * len(self.num_heads) * self.steps**2
+        if members > ENUMERABLE:
+            found = f"{len(self.embed_dim)} widths, {len(self.num_heads)} head counts, {self.steps} steps"
+            rule = f"`embed_dim`, `num_heads` and `steps` must make at most {ENUMERABLE} networks to list"
+            raise VitsearchError(f"{rule}, but got {members}: {found}")
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:

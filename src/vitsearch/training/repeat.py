@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from vitsearch.spaces import patch_words
+from vitsearch.spaces import SPACES, patch_words
+from vitsearch.spaces.ratioed import Ratioed
 from vitsearch.training.distill import Distillation
 from vitsearch.training.plan import TrainingPlan
 from vitsearch.training.recipe import RECIPES, Recipe
@@ -50,7 +51,8 @@ def _what(plan: TrainingPlan, arch: str) -> list[Any]:
     words = ["supernet", "train", name, "--subnets", plan.subnets, *patch_words(name, fixed)]
     words += ["--candidates", arch] if plan.candidates is not None else []
     if plan.sharing is not None:
-        words += ["--share", plan.sharing.share, "--class-token", plan.sharing.class_token]
+        private = ["--share", plan.sharing.share, "--class-token", plan.sharing.class_token]
+        words += private if isinstance(SPACES[name], Ratioed) else []  # other spaces leave only widths to choose
         words += ["--widths", plan.sharing.widths]
     words += ["--in-place-distillation"] if plan.in_place_distillation else []
     return words

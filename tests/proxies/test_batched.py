@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,6 +178,13 @@ def test_batch_size_and_company_do_not_matter() -> None:
     assert [score.scores for score in scorer(networks)] == [score.scores for score in together]
 
 
+def test_an_image_of_one_patch() -> None:
+    networks = sample("autoformer-micro", 2, seed=4)
+    scorer = evaluator(["ntk", "snip", "dss", "synflow"], geometry=Geometry(image_size=16, classes=10))
+    for found, settings in zip(scorer(networks), networks, strict=True):
+        assert found.scores == pytest.approx(scorer.one(settings).scores, rel=1e-4) and found.errors == {}
+
+
 def test_other_proxies_come_along() -> None:
     (found,) = evaluator(["params", "dss", "depth"])(sample("pit", 1, seed=0))
     assert list(found.scores) == ["params", "dss", "depth"] and isinstance(found.scores["params"], int)
@@ -227,6 +235,9 @@ def test_what_cannot_be_batched_is_scored_alone() -> None:
     blocks = (Attention(heads=2, head_dim=8, hidden=32), Absent())
     plan = Architecture(stages=(Stage(entry=Patch(size=16, stride=16), width=16, blocks=blocks),))
     assert not can_batch(plan) and can_batch(decode(sample("pit", 1)[0]))
+    there = replace(plan, stages=(replace(plan.stages[0], blocks=blocks[:1]),))
+    assert can_batch(there) and not can_batch(replace(there, resolution=32))  # images are as they come
+    assert not can_batch(replace(there, stages=(replace(there.stages[0], entry=Patch(size=16, stride=16, norm=True)),)))
 
 
 @pytest.mark.parametrize("spectrum", ["rank one", "decaying", "flat", "zero"])

@@ -280,6 +280,19 @@ def test_how_many_at_once_is_kept_for_resuming(tmp_path: Path) -> None:
     assert Study.open(tmp_path / "small").at_once == 1
 
 
+def test_the_bound_on_memory_is_kept_for_resuming(tmp_path: Path) -> None:
+    """What is free when a study goes on must not change how many go at once; another --memory may."""
+    search(tmp_path / "run", trials=3, memory=1 << 30)
+    assert (study := Study.open(tmp_path / "run")).memory == 1 << 30 and study.at_once not in (None, 1)
+    search(tmp_path / "run", trials=4, resume=True)
+    assert (again := Study.open(tmp_path / "run")).memory == 1 << 30 and again.at_once == study.at_once
+    search(tmp_path / "run", trials=6, resume=True, memory=1)
+    assert (less := Study.open(tmp_path / "run")).memory == 1 and less.at_once == 1
+    change_study(tmp_path / "run", lambda data: data.pop("memory"))
+    search(tmp_path / "run", trials=7, resume=True)
+    assert (older := Study.open(tmp_path / "run")).at_once == 1 and older.memory not in (None, 1)
+
+
 def test_weights_are_part_of_the_plan(whole: Path, tmp_path: Path) -> None:
     search(tmp_path / "shared", trials=3, weights="shared")
     assert without_times(tmp_path / "shared") != without_times(whole)[:3]

@@ -15,6 +15,9 @@ from vitsearch.architecture import brief
 from vitsearch.errors import VitsearchError
 from vitsearch.registry import loaded_plugins
 
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")
+"""In the plain RuntimeErrors of torch on the CPU, of CUDA, MPS and Triton, and of CUDA's libraries."""
+
 
 def pick_device(name: str = "auto") -> torch.device:
     """`auto` takes CUDA, then MPS, then the CPU."""
@@ -40,9 +43,9 @@ def free_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or Python ran out of memory; on the CPU torch says so in a plain RuntimeError."""
+    """Whether torch or Python ran out of memory; not only torch's own allocator for CUDA, which has a class for it."""
     known = isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
-    return known or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    return known or (isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY))
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

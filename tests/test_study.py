@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitsearch.cost import Geometry, Limits
+from vitsearch.environment import describe_environment
 from vitsearch.errors import BadStudy, NothingFits, UnknownName, VitsearchError
 from vitsearch.records import Trial
 from vitsearch.scoring import ProxyEvaluator
@@ -298,6 +300,16 @@ def test_weights_are_part_of_the_plan(whole: Path, tmp_path: Path) -> None:
     assert without_times(tmp_path / "shared") != without_times(whole)[:3]
     with pytest.raises(BadStudy, match="was made with weights='shared', but got weights='fresh'"):
         search(tmp_path / "shared", trials=6, resume=True)
+
+
+def test_processors_with_other_products_are_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that have AVX-512 had the same name, and scores that differ in their fifth digit."""
+    names = set()
+    for bfloat16, amd in ((True, True), (True, False), (False, False)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda found=bfloat16: found)
+        monkeypatch.setattr("vitsearch.environment.made_by_amd", lambda found=amd: found)
+        names.add(describe_environment(torch.device("cpu"))["device_name"])
+    assert len(names) == 3
 
 
 def test_another_machine_needs_allow_changed_and_is_recorded(tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vitsearch.cost import Geometry, Limits
+from vitsearch.environment import describe_environment
 from vitsearch.errors import BadStudy, NothingFits, UnknownName, VitsearchError
 from vitsearch.records import Trial
 from vitsearch.scoring import ProxyEvaluator
@@ -280,11 +282,34 @@ def test_how_many_at_once_is_kept_for_resuming(tmp_path: Path) -> None:
     assert Study.open(tmp_path / "small").at_once == 1
 
 
+def test_the_bound_on_memory_is_kept_for_resuming(tmp_path: Path) -> None:
+    """What is free when a study goes on must not change how many go at once; another --memory may."""
+    search(tmp_path / "run", trials=3, memory=1 << 30)
+    assert (study := Study.open(tmp_path / "run")).memory == 1 << 30 and study.at_once not in (None, 1)
+    search(tmp_path / "run", trials=4, resume=True)
+    assert (again := Study.open(tmp_path / "run")).memory == 1 << 30 and again.at_once == study.at_once
+    search(tmp_path / "run", trials=6, resume=True, memory=1)
+    assert (less := Study.open(tmp_path / "run")).memory == 1 and less.at_once == 1
+    change_study(tmp_path / "run", lambda data: data.pop("memory"))
+    search(tmp_path / "run", trials=7, resume=True)
+    assert (older := Study.open(tmp_path / "run")).at_once == 1 and older.memory not in (None, 1)
+
+
 def test_weights_are_part_of_the_plan(whole: Path, tmp_path: Path) -> None:
     search(tmp_path / "shared", trials=3, weights="shared")
     assert without_times(tmp_path / "shared") != without_times(whole)[:3]
     with pytest.raises(BadStudy, match="was made with weights='shared', but got weights='fresh'"):
         search(tmp_path / "shared", trials=6, resume=True)
+
+
+def test_processors_with_other_products_are_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that have AVX-512 had the same name, and scores that differ in their fifth digit."""
+    names = set()
+    for bfloat16, amd in ((True, True), (True, False), (False, False)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda found=bfloat16: found)
+        monkeypatch.setattr("vitsearch.environment.made_by_amd", lambda found=amd: found)
+        names.add(describe_environment(torch.device("cpu"))["device_name"])
+    assert len(names) == 3
 
 
 def test_another_machine_needs_allow_changed_and_is_recorded(tmp_path: Path) -> None:

@@ -347,7 +347,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # ours, not the user's: still one line, and the traceback for those who ask
         if log.isEnabledFor(logging.DEBUG):
             traceback.print_exc()
-        if isinstance(error, RuntimeError) and "allocate memory" in str(error):  # how torch says it on the CPU
+        from vitsearch.environment import is_out_of_memory  # which takes a second to import
+
+        if is_out_of_memory(error):
             return fail("error: out of memory", 2)
         return fail(f"internal error (please report it; -v shows more): {type(error).__name__}: {error}", 1)
 

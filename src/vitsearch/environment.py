@@ -15,6 +15,9 @@ from vitsearch.architecture import brief
 from vitsearch.errors import VitsearchError
 from vitsearch.registry import loaded_plugins
 
+OUT_OF_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")
+"""In the plain RuntimeErrors of torch on the CPU, of CUDA, MPS and Triton, and of CUDA's libraries."""
+
 
 def pick_device(name: str = "auto") -> torch.device:
     """`auto` takes CUDA, then MPS, then the CPU."""
@@ -40,16 +43,23 @@ def free_memory(device: torch.device) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or Python ran out of memory; on the CPU torch says so in a plain RuntimeError."""
+    """Whether torch or Python ran out of memory; not only torch's own allocator for CUDA, which has a class for it."""
     known = isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError))
-    return known or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    return known or (isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY))
+
+
+def made_by_amd() -> bool:
+    """Whether the processor is one of AMD's."""
+    facts: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return str(facts.get("cpu_name", "")).startswith("AMD")
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """What must be the same for a resumed study to give the same numbers."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     if device.type == "cpu":
-        name = f"{name} {torch.backends.cpu.get_cpu_capability()}"
+        words = {"bfloat16": torch.cpu._is_avx512_bf16_supported(), "AMD": made_by_amd()}  # which choose other products
+        name = " ".join([name, torch.backends.cpu.get_cpu_capability(), *(word for word in words if words[word])])
     return {
         "vitsearch": __version__,
         "python": ".".join(platform.python_version_tuple()[:2]),

@@ -204,6 +204,14 @@ class Evaluator:
     def at_once(self, count: int | None) -> None:
         self.proxies.at_once = count
 
+    @property
+    def memory(self) -> int:
+        return self.proxies.memory
+
+    @memory.setter
+    def memory(self, count: int) -> None:
+        self.proxies.memory = count
+
     def chunk(self, settings: Settings) -> int:
         """How many networks of this one's space to give at a time."""
         return CHUNK_ALONE if self.supernets or self.speeds else self.proxies.chunk(settings)

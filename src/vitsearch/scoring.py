@@ -24,9 +24,10 @@ from vitsearch.data import (
 )
 from vitsearch.environment import free_memory, is_out_of_memory, pick_device
 from vitsearch.errors import VitsearchError
+from vitsearch.models.kernels import is_of_triton
 from vitsearch.models.weights import WeightBank, check_weights
 from vitsearch.proxies import Proxy, Subject, parse_proxy
-from vitsearch.proxies.batched import CENTRED, goes_batched, routes, score_group
+from vitsearch.proxies.batched import CENTRED, Route, goes_batched, gradients_of_a_weight, routes, score_group
 from vitsearch.proxies.diversity import nuclear_norms
 from vitsearch.proxies.group_pass import has_kernels
 from vitsearch.proxies.routing import can_batch, group_by_skeleton
@@ -78,7 +79,7 @@ class ProxyEvaluator:
         self.proxies: dict[str, tuple[Proxy, dict[str, str]]] = {text: parse_proxy(text) for text in proxies}
         self.geometry = geometry
         self.seed = check_seed(seed)
-        self.device = device if isinstance(device, torch.device) else pick_device(device)
+        self.device = of_float64(device if isinstance(device, torch.device) else pick_device(device))
         self.batch_size = check_whole("batch_size", batch_size)
         self.weights = check_weights(weights)
         self.memory = memory if memory is not None else free_memory(self.device) // 2
@@ -134,7 +135,9 @@ class ProxyEvaluator:
             try:
                 known = self._score_parts(able, architectures, plans, names)
                 break
-            except RuntimeError as error:
+            except Exception as error:
+                if not isinstance(error, (RuntimeError, MemoryError)) and not is_of_triton(error):
+                    raise
                 if not is_out_of_memory(error) or self.at_once in (None, 1):
                     log.warning("%d networks could not be scored together: %s", len(able), describe_failure(error))
                     known = {}  # one by one, each failure has its own reason
@@ -154,8 +157,7 @@ class ProxyEvaluator:
 
         A part on one core has its products for itself, and no core waits for another inside every small operation.
         """
-        if self.at_once is None:
-            self.at_once = self._how_many(able.values(), names)
+        self.at_once = self._how_many(able.values(), names)
         parts = [
             group[start : start + self.at_once]
             for group in group_by_skeleton(able)
@@ -176,12 +178,21 @@ class ProxyEvaluator:
         return {number: known for one in found for number, known in one.items()}
 
     def _how_many(self, plans: Iterable[Architecture], names: list[str]) -> int:
-        each = max(self._bytes_at_once(plan, names) for plan in plans)
-        room = self.memory * 3 // 4
-        if self.device.type != "cpu":
-            return round_down(max(1, room // each))
-        room = min(room // torch.get_num_threads(), CPU_ROOM)
-        return min(CPU_MOST, round_down(max(1, room // each)))
+        """As many as there is room for; once that is known, fewer only for networks that are too large for it."""
+        ways: dict[tuple[str, int], dict[Route, list[str]]] = {}  # finding them takes longer than the rest
+        each = 1
+        for plan in plans:
+            kind = plan.readout, len(plan.stages)
+            if kind not in ways:
+                ways[kind] = routes(names, plan, self.device)
+            each = max(each, self._bytes_at_once(plan, ways[kind]))
+        room, on_cpu = self.memory * 3 // 4, self.device.type == "cpu"
+        room = room // torch.get_num_threads() if on_cpu else room
+        if self.at_once is not None:
+            return self.at_once if self.at_once * each <= room else min(self.at_once, round_down(max(1, room // each)))
+        if on_cpu:
+            return min(CPU_MOST, round_down(max(1, min(room, CPU_ROOM) // each)))
+        return round_down(max(1, room // each))
 
     def _score_together(
         self, part: list[int], plans: list[Architecture], names: list[str], bank: WeightBank
@@ -195,15 +206,17 @@ class ProxyEvaluator:
             for row, number in enumerate(part)
         }
 
-    def _bytes_at_once(self, plan: Architecture, names: list[str]) -> int:
+    def _bytes_at_once(self, plan: Architecture, ways: Mapping[Route, list[str]]) -> int:
         """Of the largest of the passes that these proxies need."""
         sizes = [1]
-        for route in routes(names, plan, self.device):
+        for route, texts in ways.items():
             rows = (1 if route.absolute else self.batch_size) * (2 if route.along else 1)
             if route.rough and has_kernels(plan, self.geometry.image_size, self.device):
-                sizes.append(bytes_with_kernels(plan, self.geometry, rows))
+                size = bytes_with_kernels(plan, self.geometry, rows)
             else:
-                sizes.append(bytes_per_network(plan, self.geometry, rows, route.dtype, route.rough))
+                size = bytes_per_network(plan, self.geometry, rows, route.dtype, route.rough)
+            parts = max(gradients_of_a_weight(text, self.batch_size) for text in texts)
+            sizes.append(size + 4 * parts * largest_weight(plan) * route.dtype.itemsize)
         return max(sizes)
 
     def one(self, settings: Settings, known: Known | None = None) -> Score:
@@ -242,6 +255,11 @@ class ProxyEvaluator:
         return Score(arch=arch, scores=scores, errors=errors, seconds=seconds + time.perf_counter() - start)
 
 
+def of_float64(device: torch.device) -> torch.device:
+    """The CPU in the place of Apple's GPUs: scores are added up in float64, which those have not."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
 def round_down(count: int) -> int:
     """To 1, 2, 3, 4, 6, 8, 12, 16, ...: a number that does not follow every change in free memory."""
     power = 1 << (count.bit_length() - 1)
@@ -269,6 +287,12 @@ def bytes_with_kernels(plan: Architecture, geometry: Geometry, images: int) -> i
         each = [2 * stage.width + 2 * block.hidden + block.heads * (4 * block.head_dim + 4 * side) for block in blocks]
         total += images * (side * side + 1) * (2 * sum(each) + 40 * stage.width + 4 * max(each))
     return total
+
+
+def largest_weight(plan: Architecture) -> int:
+    """Elements of the largest weight in a block: with few tokens, its gradients and what is made of them take most."""
+    blocks = [(s.width, block) for s in plan.stages for block in s.blocks if isinstance(block, Attention)]
+    return max(width * max(3 * block.heads * block.head_dim, block.hidden) for width, block in blocks)
 
 
 def describe_failure(error: Exception) -> str:

@@ -124,6 +124,8 @@ class Study:
     chunk: int
     at_once: int | None
     """How many networks went through at once; it halves when memory runs out."""
+    memory: int | None
+    """The bound in bytes that this follows from; None in a study from before it was kept."""
     environments: list[dict[str, Any]]
     """The machine and versions it started on, then each change that was allowed, with the trial it took effect at."""
     trials: Sequence[Trial]
@@ -158,7 +160,7 @@ class Study:
         try:
             plan = Plan.from_json(data)
             chunk, environments, at_once = check_whole("chunk", data["chunk"]), data["environments"], data["at_once"]
-            for name, least in (("at_once", 1), ("wanted", 0)):
+            for name, least in (("at_once", 1), ("memory", 1), ("wanted", 0)):
                 if data.get(name) is not None:
                     check_whole(name, data[name], least=least, most=1 << 62)
             if not isinstance(environments, list) or not environments:
@@ -172,6 +174,7 @@ class Study:
             plan=plan,
             chunk=chunk,
             at_once=at_once,
+            memory=data.get("memory"),
             environments=environments,
             trials=trials,
             wanted=data.get("wanted"),
@@ -184,6 +187,7 @@ class Study:
             **self.plan.to_json(),
             "chunk": self.chunk,
             "at_once": self.at_once,
+            "memory": self.memory,
             "wanted": self.wanted,
             "environments": self.environments,
         }
@@ -299,6 +303,7 @@ def run_search(
     # the journal's lock comes before anything is read
     with study_folder(path, resume, KIND), Journal(path / "trials.jsonl") as journal:
         study = open_or_create(path, plan, chunk, environment, journal, allow_changed)
+        study = _within(study, evaluator, memory)
         stopped = run(study, domain, journal, evaluator, trials, progress)
         return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)
 
@@ -332,7 +337,7 @@ def open_or_create(
     """The study in this folder, which must be of this plan, or a new one; `chunk` is that of a new one."""
     if (path / "study.json").exists():
         return _reopen(Study.open(path), plan, environment, journal, allow_changed)
-    study = Study(path=path, plan=plan, chunk=chunk, at_once=None, environments=[environment], trials=())
+    study = Study(path=path, plan=plan, chunk=chunk, at_once=None, memory=None, environments=[environment], trials=())
     try:
         study.save()
     except BaseException:
@@ -390,6 +395,16 @@ def run(
     if progress:
         progress(done, end)
     return f"reached {wanted} trials" if done == wanted else f"had {done} trials already, {wanted} were asked for"
+
+
+def _within(study: Study, evaluator: Evaluator, asked: int | None) -> Study:
+    """The bound on memory that the study began with, whatever is free by now, unless another is asked for."""
+    evaluator.memory = asked or study.memory or evaluator.memory
+    if study.memory == evaluator.memory:
+        return study
+    study = dataclasses.replace(study, memory=evaluator.memory)
+    study.save()
+    return study
 
 
 def _aim(study: Study, wanted: int) -> Study:

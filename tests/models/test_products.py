@@ -69,11 +69,11 @@ def test_nothing_but_float32_on_a_processor(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_other_processors_and_other_torches_keep_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    monkeypatch.setattr(products, "_made_by_amd", lambda: True)
+    monkeypatch.setattr(products, "made_by_amd", lambda: True)
     fresh = products.prefers_onednn.__wrapped__
     if torch._C._has_mkldnn:
         assert fresh()
-    for name, instead in (("_made_by_amd", lambda: False), ("_by_onednn", lambda x, w, _: x @ w.T + 1)):
+    for name, instead in (("made_by_amd", lambda: False), ("_by_onednn", lambda x, w, _: x @ w.T + 1)):
         with monkeypatch.context() as patch:
             patch.setattr(products, name, instead)
             assert not fresh()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from scipy.stats import kendalltau
 
 from vitsearch import scoring
-from vitsearch.architecture import Settings
+from vitsearch.architecture import Attention, Settings
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch, open_data
 from vitsearch.models import build
@@ -177,6 +178,13 @@ def test_batch_size_and_company_do_not_matter() -> None:
     assert [score.scores for score in scorer(networks)] == [score.scores for score in together]
 
 
+def test_an_image_of_one_patch() -> None:
+    networks = sample("autoformer-micro", 2, seed=4)
+    scorer = evaluator(["ntk", "snip", "dss", "synflow"], geometry=Geometry(image_size=16, classes=10))
+    for found, settings in zip(scorer(networks), networks, strict=True):
+        assert found.scores == pytest.approx(scorer.one(settings).scores, rel=1e-4) and found.errors == {}
+
+
 def test_other_proxies_come_along() -> None:
     (found,) = evaluator(["params", "dss", "depth"])(sample("pit", 1, seed=0))
     assert list(found.scores) == ["params", "dss", "depth"] and isinstance(found.scores["params"], int)
@@ -203,6 +211,34 @@ def test_out_of_memory_halves_the_batch(monkeypatch: pytest.MonkeyPatch, caplog:
     assert [s.scores["dss"] for s in found] == pytest.approx([s.scores["dss"] for s in plain], rel=1e-5)
 
 
+class NoRoom(Exception):
+    """Of a kernel in a GPU."""
+
+    __module__ = "triton.runtime.errors"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Triton Error [CUDA]: out of memory"), MemoryError(), NoRoom("shared")])
+def test_whatever_fails_together_is_scored_all_the_same(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What has no class of torch's for it, too: memory that others than torch ask for, and kernels that do not fit."""
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(scoring, "score_group", failing)
+    scorer = evaluator(["dss"])
+    scorer.at_once = 4
+    with caplog.at_level(logging.WARNING, "vitsearch"):
+        (found,) = scorer(sample("autoformer-micro", 1, seed=5))
+    assert "dss" in found.scores and "could not be scored together" in caplog.text
+    assert scorer.at_once == (4 if isinstance(error, NoRoom) else 1)
+
+
+def test_there_is_no_float64_on_apples_gpus() -> None:
+    assert evaluator(["dss"], device=torch.device("mps")).device == torch.device("cpu")
+
+
 def test_memory_bounds_the_batch() -> None:
     networks = sample("autoformer-tiny", 4, seed=6)
     scorer = evaluator(["dss"], memory=1)
@@ -210,6 +246,29 @@ def test_memory_bounds_the_batch() -> None:
     roomy = evaluator(["dss"], memory=64 << 30)
     roomy(networks)
     assert roomy.at_once == CPU_MOST > 1
+
+
+def test_larger_networks_later_on_go_fewer_at_a_time() -> None:
+    """Networks that come in the order of their size: the bound is one on memory, not on those that came first."""
+    small, large = ([decode(sample(name, 1, seed=6)[0])] for name in ("autoformer-micro", "autoformer-base"))
+    scorer = evaluator(["dss"], memory=400_000_000)
+    alone = scorer._how_many(large, ["dss"])
+    scorer.at_once = scorer._how_many(small, ["dss"])
+    assert scorer.at_once == CPU_MOST > alone
+    scorer.at_once = scorer._how_many(large, ["dss"])
+    assert scorer.at_once == alone == scorer._how_many(small, ["dss"])  # as a study has written it down
+
+
+def test_gradients_count_where_tokens_are_few() -> None:
+    """At 32 px the activations of a wide network are a few megabytes, and what is made of its gradients is not."""
+    (settings,) = sample("autoformer-base", 1, seed=6)
+    sizes = {}
+    for names in (["snip"], ["ntk"], ["zico:batches=4"]):
+        scorer = evaluator(names, geometry=Geometry(image_size=32), batch_size=8)
+        plan = decode(settings)
+        weight = max(640 * block.hidden for block in plan.stages[0].blocks if isinstance(block, Attention))
+        sizes[names[0]] = scorer._bytes_at_once(plan, batched.routes(names, plan, scorer.device)) / (4 * weight)
+    assert sizes["snip"] > 4 and sizes["ntk"] > 32 and sizes["zico:batches=4"] > 16
 
 
 def test_groups_share_a_skeleton_and_keep_their_order() -> None:
@@ -222,11 +281,14 @@ def test_groups_share_a_skeleton_and_keep_their_order() -> None:
 
 
 def test_what_cannot_be_batched_is_scored_alone() -> None:
-    from vitsearch.architecture import Absent, Architecture, Attention, Patch, Stage
+    from vitsearch.architecture import Absent, Architecture, Patch, Stage
 
     blocks = (Attention(heads=2, head_dim=8, hidden=32), Absent())
     plan = Architecture(stages=(Stage(entry=Patch(size=16, stride=16), width=16, blocks=blocks),))
     assert not can_batch(plan) and can_batch(decode(sample("pit", 1)[0]))
+    there = replace(plan, stages=(replace(plan.stages[0], blocks=blocks[:1]),))
+    assert can_batch(there) and not can_batch(replace(there, resolution=32))  # images are as they come
+    assert not can_batch(replace(there, stages=(replace(there.stages[0], entry=Patch(size=16, stride=16, norm=True)),)))
 
 
 @pytest.mark.parametrize("spectrum", ["rank one", "decaying", "flat", "zero"])

@@ -17,6 +17,7 @@ import json
 import torch
 from vitsearch.cost import Geometry
 from vitsearch.proxies import batched, group_pass, takers
+from vitsearch.proxies.rough import magnitudes
 from vitsearch.scoring import ProxyEvaluator
 from vitsearch.spaces import sample
 
@@ -32,7 +33,11 @@ scorer.at_once = 8
 ours, again = ([score.scores for score in scorer(networks)] for _ in range(2))
 group_pass.GroupPass.scale = lambda *_: 2.0**60
 left_open = scorer(networks[:1])[0].scores
-print(json.dumps([theirs, ours, again, left_open, sorted({settings["depth"] for settings in networks})]))
+gradient, value, parts = torch.randn(3, 12, 16).half(), torch.randn(12, 16), []
+for dim in (0, 1):
+    for one, other in zip(gradient.chunk(2, 1 + dim), value.chunk(2, dim)):
+        parts.append([magnitudes(one, other).tolist(), (one * other).double().abs().sum((1, 2)).tolist()])
+print(json.dumps([theirs, ours, again, left_open, sorted({settings["depth"] for settings in networks}), parts]))
 """
 
 ATTENTION = """
@@ -85,14 +90,19 @@ def test_attention_is_the_definition() -> None:
 
 
 def test_blocks_are_the_definition() -> None:
-    """Networks of several depths, heads and hidden widths, and one whose gradients float16 cannot hold."""
+    """Networks of several depths, heads and hidden widths, and one whose gradients float16 cannot hold.
+
+    Tables of rows and of columns, which are parts of one tensor: so they come where blocks are not in kernels.
+    """
     found = interpreted(BLOCKS)
     assert isinstance(found, list)
-    theirs, ours, again, left_open, depths = found
+    theirs, ours, again, left_open, depths, parts = found
     assert ours == again and depths == [2, 3]
     for one, other in zip(ours, theirs, strict=True):
         assert one != other and one == pytest.approx(other, rel=1e-4)
     assert left_open == theirs[0]
+    for of_part, expected in parts:
+        assert of_part == pytest.approx(expected, rel=1e-5)
 
 
 SIZES = {"heads": 3, "tokens": 197, "width": 64, "side": 14, "offsets": 27, "slots": 64, "places": 32}

@@ -11,6 +11,11 @@ TRITON = find_spec("triton") is not None and torch.version.hip is None
 HALF = (torch.bfloat16, torch.float16)
 
 
+def is_of_triton(error: Exception) -> bool:
+    """Whether Triton says that a kernel does not compile, or does not fit into this GPU."""
+    return type(error).__module__.partition(".")[0] == "triton"
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def runs_kernels(device: int) -> bool:
     """Whether a GPU is one that kernels of ours were written for. Triton comes with torch for CUDA alone."""

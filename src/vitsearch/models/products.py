@@ -6,7 +6,6 @@ oneDNN uses all. benchmarks/products.py measures both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from itertools import product
 
@@ -14,6 +13,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from vitsearch.environment import made_by_amd
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -44,18 +45,13 @@ def prefers_onednn() -> bool:
     """Whether the processor is one on which oneDNN is faster, and this torch lets us call it."""
     if not torch._C._has_mkldnn or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
-    if not _made_by_amd() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    if not made_by_amd() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     x, weight = (torch.linspace(-1, 1, 12 * size).view(size, 12) for size in (5, 7))
     try:
         return torch.allclose(_by_onednn(x, weight, None), x @ weight.T, rtol=1e-5, atol=1e-5)
     except (RuntimeError, TypeError):  # it is what torch's compiler calls, and may change with torch
         return False
-
-
-def _made_by_amd() -> bool:
-    facts: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return str(facts.get("cpu_name", "")).startswith("AMD")
 
 
 def _by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

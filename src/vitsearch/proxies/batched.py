@@ -96,6 +96,12 @@ def goes_batched(text: str, batch_size: int) -> bool:
     return proxy.name in BATCHED and (parts == 1 or (batch_size % parts == 0 and batch_size >= 2 * parts))
 
 
+def gradients_of_a_weight(text: str, batch_size: int) -> int:
+    """How many a proxy looks at together: NTK at that of every image, ZiCo at those of the parts of a batch."""
+    proxy, options = parse_proxy(text)
+    return {"ntk": batch_size, "zico": int(options.get("batches", "2"))}.get(proxy.name, 1)
+
+
 def recipe_of(text: str) -> tuple[Recipe | None, dict[str, str]]:
     """Of a proxy with its options, and the options that its taker has."""
     proxy, options = parse_proxy(text)

@@ -160,8 +160,8 @@ class Product(Outputs):
     def kernel(self) -> Tensor:
         if self.dy.shape[2] > 1 or self.bias is None:
             return super().kernel()
-        x, dy = self.x[:, :, 0], self.dy[:, :, 0]  # one token: the gradient is an outer product
-        return (dy @ dy.transpose(1, 2)).double() * ((x @ x.transpose(1, 2)).double() + 1)
+        x, dy = self.x[..., 0, :], self.dy[:, :, 0]  # one token: the gradient is an outer product
+        return (dy @ dy.mT).double() * ((x @ x.mT).double() + 1)
 
 
 class Linear(Product):

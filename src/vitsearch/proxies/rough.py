@@ -314,6 +314,7 @@ def slotted(folded: Tensor, *tables: Tensor) -> Tensor:
 
 def magnitudes(gradient: Tensor, value: Tensor) -> Tensor:
     """The sum of |gradient x value| for each network, in float64."""
+    gradient, value = gradient.contiguous(), value.contiguous()  # tables of rows and columns are parts of one tensor
     each = triton.cdiv(PIECE, TILE)
     programs = (len(gradient), triton.cdiv(value.numel(), each * TILE))
     found = value.new_empty(programs)

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitsearch.architecture import Architecture, Attention, Block, Patch, Pool
+from vitsearch.architecture import Architecture, Attention, Block, Entry, Patch, Pool
 
 
 def can_batch(architecture: Architecture) -> bool:
     """Whether every part of the blueprint is of a kind that goes through together, and no stage is without blocks."""
-    return all(
-        isinstance(stage.entry, (Patch, Pool)) and len(stage.blocks) > 0 and all(map(_plain, stage.blocks))
+    return architecture.resolution is None and all(
+        _known(stage.entry) and len(stage.blocks) > 0 and all(map(_plain, stage.blocks))
         for stage in architecture.stages
     )
+
+
+def _known(entry: Entry) -> bool:
+    return isinstance(entry, Pool) or (isinstance(entry, Patch) and not entry.norm)
 
 
 def _plain(block: Block) -> bool:

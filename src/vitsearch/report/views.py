@@ -106,7 +106,7 @@ def about(study: Mapping[str, Any]) -> str:
     return ", ".join(str(word)[:60] for word in words if word)
 
 
-UNASKED = ("format", "kind", "environments", "chunk", "at_once", "wanted", "start_digest", "teacher_digest")
+UNASKED = ("format", "kind", "environments", "chunk", "at_once", "memory", "wanted", "start_digest", "teacher_digest")
 
 
 def asked(study: Mapping[str, Any]) -> Facts:

@@ -125,7 +125,7 @@ class Study:
     at_once: int | None
     """How many networks went through at once; it halves when memory runs out."""
     memory: int | None
-    """The bound in bytes that this follows from; None in a study from before it was kept."""
+    """The bound in bytes that this follows from; None where nothing did."""
     environments: list[dict[str, Any]]
     """The machine and versions it started on, then each change that was allowed, with the trial it took effect at."""
     trials: Sequence[Trial]
@@ -400,7 +400,7 @@ def run(
 def _within(study: Study, evaluator: Evaluator, asked: int | None) -> Study:
     """The bound on memory that the study began with, whatever is free by now, unless another is asked for."""
     evaluator.memory = asked or study.memory or evaluator.memory
-    if study.memory == evaluator.memory:
+    if study.at_once is None or study.memory == evaluator.memory:  # what followed from none need not be kept
         return study
     study = dataclasses.replace(study, memory=evaluator.memory)
     study.save()
@@ -427,7 +427,7 @@ def _evaluate(
     evaluator.at_once = study.at_once
     scores = evaluator(proposals)
     if evaluator.at_once != study.at_once:  # known before the results are, so that a resumed study does the same
-        study = dataclasses.replace(study, at_once=evaluator.at_once)
+        study = dataclasses.replace(study, at_once=evaluator.at_once, memory=evaluator.memory)
         study.save()
     new = [_trial(start + index, score, domain) for index, score in enumerate(scores)]
     journal.append(new[len(journal.trials) - start :])

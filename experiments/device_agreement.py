@@ -15,11 +15,12 @@ import argparse
 import copy
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from common import circumstances, write
+from common import RESULTS, circumstances, command_line, write
 from torch import Tensor
 
 from vitsearch.architecture import Architecture
@@ -111,14 +112,16 @@ def main() -> None:
     parser.add_argument("--scored", nargs="*", default=list(SCORED), choices=list(SCORED), help="spaces")
     parser.add_argument("--trained", nargs="*", default=list(TRAINED), choices=list(TRAINED), help="spaces")
     parser.add_argument("--commit")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     device = pick_device(options.device)
+    about = circumstances(device, options.commit) | {"command": command_line()}
     found: list[Row] = []
     for row in rows(device, options.networks, options.scored, options.trained):
         errors = ", ".join(f"{name} {error:.1e}" for name, error in row["errors"].items())
         print(f"{row['what']:9s} {row['space']:16s} {errors}{'' if row['close'] else '  TOO FAR'}", flush=True)
         found.append(row)
-        write(f"device_agreement-{device.type}.json", circumstances(device, options.commit) | {"rows": found})
+        write(f"device_agreement-{device.type}.json", about | {"rows": found}, options.out)
     sys.exit(0 if all(row["close"] for row in found) else 1)
 
 

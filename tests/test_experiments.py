@@ -71,6 +71,22 @@ def test_the_analysis_of_prenas(tmp_path: Path, experiments: Any, monkeypatch: p
     assert found["command"].startswith("python experiments/prenas_analysis.py --supernet supernet --name smoke")
 
 
+def test_a_device_beside_the_definitions(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = experiments("device_agreement")
+    monkeypatch.setattr(script, "SCORED", {"pit": 32})
+    monkeypatch.setattr(script, "TRAINED", {"autoformer-micro": (16, 8)})
+    options = ["--device", "cpu", "--networks", "2", "--commit", "none", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", ["device_agreement.py", *options])
+    for bound, code in ((1e-4, 0), (1e-17, 1)):
+        monkeypatch.setattr(script, "CLOSE", bound)
+        with pytest.raises(SystemExit) as ended:
+            script.main()
+        assert ended.value.code == code
+    scored, trained = json.loads((tmp_path / "device_agreement-cpu.json").read_text())["rows"]
+    assert not scored["close"] and 0 < max(scored["errors"].values()) < 1e-4
+    assert trained["close"] and 1e-3 < trained["errors"]["definition"] < 0.1  # what bfloat16 costs
+
+
 def test_picks_compared_with_published_ones(experiments: Any) -> None:
     script = experiments("prenas_published")
     one = {"embed_dim": 8, "depth": 4, "num_heads": [3, 3, 4, 4], "mlp_ratio": [4.0] * 4}

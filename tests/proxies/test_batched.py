@@ -308,6 +308,31 @@ def test_nuclear_norms_are_right_whatever_the_spectrum(spectrum: str) -> None:
     torch.testing.assert_close(nuclear_norms_of(Summed(dy, x)), expected, rtol=1e-4, atol=1e-12)
 
 
+@pytest.mark.parametrize("tokens", [1, 5, 17, 50])
+@pytest.mark.parametrize("spectrum", ["alike", "random", "two of them equal", "zero"])
+def test_of_few_tokens_nothing_larger_than_they_is_taken_apart(
+    tokens: int, spectrum: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact, whatever the spectrum: roots of an eigenvalue that is nothing are 1e-8 of the largest at most."""
+    sizes: list[int] = []
+    for name in ("eigh", "eigvalsh"):
+        real = getattr(torch.linalg, name)
+        monkeypatch.setattr(torch.linalg, name, lambda x, real=real: sizes.append(x.shape[-1]) or real(x))
+    generator = torch.Generator().manual_seed(0)
+    dy = torch.randn(3, tokens, 300, generator=generator)
+    x = torch.randn(3, tokens, 100, generator=generator)
+    if spectrum == "alike":
+        x, dy = x[:, :1] + 1e-3 * x, dy[:, :1] + 1e-3 * dy
+    elif spectrum == "two of them equal":
+        x[:, 0] = x[:, -1]
+    elif spectrum == "zero":
+        x = torch.zeros_like(x)
+    found = nuclear_norms_of(Summed(dy, x))
+    assert set(sizes) == {tokens}
+    expected = torch.linalg.svdvals(dy.double().mT @ x.double()).sum(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-12)
+
+
 def bank(space: str, weights: str, seed: int = 1) -> WeightBank:
     found = SPACES[space]
     envelope = found.envelope() if weights == "shared" else None

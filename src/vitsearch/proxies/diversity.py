@@ -132,8 +132,17 @@ class Summed(NamedTuple):
         span = _orthonormal(probes.double()).to(probes.dtype)  # [n, outputs, k]
         return (self.dy @ span).mT @ self.x, checks - span @ (span.mT @ checks)
 
-    def formed(self, chosen: Tensor) -> Tensor:
-        return self.dy[chosen].mT @ self.x[chosen]
+    def exact(self, chosen: Tensor) -> Tensor:
+        """Nuclear norms of some. Of few tokens, from matrices of tokens: with x x^T = r r^T, singular values of g are
+        the roots of the eigenvalues of r^T (dy dy^T) r."""
+        tokens, outputs, inputs = self.sizes
+        dy, x = self.dy[chosen], self.x[chosen]
+        if 2 * tokens > min(outputs, inputs):
+            return nuclear_norms_of_stack(dy.mT @ x)
+        dy, x = dy.double(), x.double()
+        values, vectors = torch.linalg.eigh(x @ x.mT)
+        root = vectors * values.clamp_min(0).sqrt()[:, None]
+        return _roots(root.mT @ (dy @ dy.mT) @ root)
 
 
 class Around(NamedTuple):
@@ -172,23 +181,27 @@ class Around(NamedTuple):
         dy, x = (one[chosen] for one in self.parts())
         return (dy.mT @ x).to(self.left.dtype).add_(self.left[chosen, :, None] * self.right[chosen, None])
 
+    def exact(self, chosen: Tensor) -> Tensor:
+        """Nuclear norms of some."""
+        return nuclear_norms_of_stack(self.formed(chosen))
+
 
 def nuclear_norms_of(gradients: Summed | Around) -> Tensor:
     """Nuclear norms of the gradients of many networks, [n] in float64.
 
     In the absolute network these gradients are of rank one up to about 1e-3. So their singular values are taken on the
     span of their products with a few random vectors, and what lies outside is bounded by those with others:
-    nuc(rest) <= sqrt(rank) ||rest||_F. Where the bound is above the tolerance, g is formed and its norm exact.
+    nuc(rest) <= sqrt(rank) ||rest||_F. Where the bound is above the tolerance, and for few tokens, norms are exact.
     """
     rank = min(gradients.sizes)
     if rank <= 2 * PROBES:
-        return nuclear_norms_of_stack(gradients.formed(torch.arange(len(gradients[0]))))
+        return gradients.exact(torch.arange(len(gradients[0])))
     inside, outside = gradients.explored()
     norms = _roots((inside @ inside.mT).double())
     bound = (outside.double().pow(2).sum((1, 2)) / CHECKS * rank).sqrt()
     unsure = (bound > TOLERANCE * norms).nonzero()[:, 0]
     if len(unsure):
-        norms[unsure] = nuclear_norms_of_stack(gradients.formed(unsure))
+        norms[unsure] = gradients.exact(unsure)
     return norms
 
 

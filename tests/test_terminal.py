@@ -65,6 +65,10 @@ def test_lists_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mlp_ratio=[null, 0.5] num_heads=[0, 2]" in capsys.readouterr().out
 
 
-def test_a_closed_stdout_takes_a_table_as_it_takes_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdout_takes_a_table_as_it_takes_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdout", None)
     show(Table("a"))
+    monkeypatch.undo()
+    assert capsys.readouterr() == ("", "")

@@ -127,6 +127,16 @@ def forward_kernel(
 
 
 @triton.jit
+def of_class_token(q0, do0, k, k0, v, v0, sum0, scale):
+    """Its attention to the patches and to itself, and the gradients of both logits."""
+    u = tl.exp2(tl.sum(k.to(tl.float32) * q0[None, :], 1) * (scale * LOG2_E) - sum0)
+    u0 = tl.exp2(tl.sum(q0 * k0, 0) * (scale * LOG2_E) - sum0)
+    du, du0 = tl.sum(v.to(tl.float32) * do0[None, :], 1), tl.sum(do0 * v0, 0)
+    delta0 = tl.sum(u * du, 0) + u0 * du0
+    return u, u0, u * (du - delta0) * scale, u0 * (du0 - delta0) * scale
+
+
+@triton.jit
 def backward_kernel(
     qkv,
     keys,
@@ -163,12 +173,7 @@ def backward_kernel(
     b = tl.where(is_last, v0[None, :], tl.load(values + of_vector).to(kind))
     k0, v0 = k0.to(tl.float32), v0.to(tl.float32)
     k, v = tl.load(start + heads * width + at_grid), tl.load(start + 2 * heads * width + at_grid)
-    sum0 = tl.load(sums)
-    u = tl.exp2(tl.sum(k.to(tl.float32) * q0[None, :], 1) * unit - sum0)
-    u0 = tl.exp2(tl.sum(q0 * k0, 0) * unit - sum0)
-    du, du0 = tl.sum(v.to(tl.float32) * do0[None, :], 1), tl.sum(do0 * v0, 0)
-    delta0 = tl.sum(u * du, 0) + u0 * du0
-    dt, dt0 = u * (du - delta0) * scale, u0 * (du0 - delta0) * scale
+    u, u0, dt, dt0 = of_class_token(q0, do0, k, k0, v, v0, tl.load(sums), scale)
     tl.store(here + d, (tl.sum(dt[:, None] * k.to(tl.float32), 0) + dt0 * k0).to(kind))
 
     cell = key_cells(n, c, side).to(kind)

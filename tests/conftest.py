@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -169,5 +171,21 @@ def imagine() -> Callable[..., list[Trial]]:
                 trial = Trial(number=len(found), settings=settings, measured=measured or {}, error=error, seconds=0.0)
                 found.append(trial)
         return found
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def interpreted() -> Callable[..., Any]:
+    """Runs a script in which Triton's interpreter takes the place of a GPU, and gives the JSON value it prints last."""
+
+    def run(script: str, *arguments: object) -> Any:
+        command = [sys.executable, "-c", script, *map(json.dumps, arguments)]
+        environment = os.environ | {"TRITON_INTERPRET": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        if "only 0-dimensional arrays can be converted" in done.stderr:
+            pytest.skip("the interpreter of this Triton cannot loop with this NumPy (3.6 with 2.4)")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
 
     return run

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -121,17 +119,7 @@ print(json.dumps([found, used, foretold.differ, foretold.seen]))
 """
 
 
-def interpreted(*cases: list[list[object]]) -> tuple[list[dict[str, float]], list[bool], int]:
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", SCRIPT, *map(json.dumps, cases)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    rows, used, differ, seen = json.loads(done.stdout.splitlines()[-1])
-    assert not differ
-    return rows, used, seen
-
-
-def test_small_grids_windows_norms_gelu_and_sums_are_the_definition() -> None:
+def test_small_grids_windows_norms_gelu_and_sums_are_the_definition(interpreted: Callable[..., Any]) -> None:
     """Sides, heads, their width, windows and whether they are shifted, whether compiled; shapes, whether learned;
     shapes and precisions."""
     grids = [["grid", 4, 2, 32, False], ["grid", 8, 3, 64, False], ["grid", 4, 3, 32, True]]
@@ -140,8 +128,8 @@ def test_small_grids_windows_norms_gelu_and_sums_are_the_definition() -> None:
     norms: list[list[object]] = [[2, 300, 38, True], [3, 33, 128, True], [1, 5, 77, False]]
     gelus: list[list[object]] = [[2, 5, 24, "float32"], [70, 1100, "float32"], [1, 17, 513, "float16"]]
     sums: list[list[object]] = [[1, 1, 1, "bfloat16"], [3, 17, 216, "bfloat16"], [5, 2048, "float16"]]
-    rows, used, seen = interpreted([*grids, *windows], norms, gelus, sums)
-    assert used == [True, True] and seen == 2 * (5 + 3)  # of those that are not compiled
+    rows, used, differ, seen = interpreted(SCRIPT, [*grids, *windows], norms, gelus, sums)
+    assert not differ and used == [True, True] and seen == 2 * (5 + 3)  # of those that are not compiled
     assert [row["compared"] for row in rows] == [10] * 3 + [7] * 4 + [4, 4, 2] + [3] * 3 + [1] * 3
     *whole, half = rows[:13]
     for row in whole:

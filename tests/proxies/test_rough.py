@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -73,23 +71,15 @@ print(json.dumps(found))
 """
 
 
-def interpreted(script: str, *arguments: str) -> object:
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_attention_is_the_definition() -> None:
+def test_attention_is_the_definition(interpreted: Callable[..., Any]) -> None:
     """Sides of the grid, distances at which offsets are clipped, heads, their width."""
-    rows = interpreted(ATTENTION, json.dumps([[9, 14, 2, 32], [8, 3, 1, 64], [3, 14, 3, 16]]))
+    rows = interpreted(ATTENTION, [[9, 14, 2, 32], [8, 3, 1, 64], [3, 14, 3, 16]])
     assert isinstance(rows, list) and len(rows) == 3
     for row in rows:
         assert max(row) < 2e-6
 
 
-def test_blocks_are_the_definition() -> None:
+def test_blocks_are_the_definition(interpreted: Callable[..., Any]) -> None:
     """Networks of several depths, heads and hidden widths, and one whose gradients float16 cannot hold.
 
     Tables of rows and of columns, which are parts of one tensor: so they come where blocks are not in kernels.

@@ -15,6 +15,8 @@ from vitsearch.architecture import brief
 from vitsearch.errors import VitsearchError
 from vitsearch.registry import loaded_plugins
 
+UNITS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
+"""What `torch.cpu.get_capabilities` calls a processor's units for products in half precision, on x86 and on ARM."""
 OUT_OF_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")
 """In the plain RuntimeErrors of torch on the CPU, of CUDA, MPS and Triton, and of CUDA's libraries."""
 
@@ -48,10 +50,35 @@ def is_out_of_memory(error: Exception) -> bool:
     return known or (isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY))
 
 
+def processor_facts() -> Mapping[str, object]:
+    """What torch knows of the processor; nothing, where this torch does not tell."""
+    facts: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return facts
+
+
 def made_by_amd() -> bool:
     """Whether the processor is one of AMD's."""
-    facts: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return str(facts.get("cpu_name", "")).startswith("AMD")
+    return str(processor_facts().get("cpu_name", "")).startswith("AMD")
+
+
+def usable_precision(device: torch.device, precision: str) -> str:
+    """float32 in the place of a half precision that the device has no units for: slower by far, it would gain nothing.
+
+    autoformer-tiny at 32 px trains at 9.7 images/s in float32 on two cores with AVX2 alone, and at 0.9 in bfloat16.
+    """
+    facts = processor_facts() if device.type == "cpu" else {}
+    if facts and precision in UNITS:
+        has = any(facts.get(name, False) for name in UNITS[precision])
+    else:
+        emulated = device.type == "cuda" and precision == "bfloat16"
+        has = not emulated or torch.cuda.is_bf16_supported(including_emulation=False)
+    return precision if has else "float32"
+
+
+def products_in(device: torch.device, precision: str) -> torch.autocast:
+    """Matrix products in this precision, or in float32 where the device has no units for it."""
+    dtype: torch.dtype = getattr(torch, usable_precision(device, precision))
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

@@ -106,11 +106,11 @@ def test_every_network_is_compiled_on_its_own(monkeypatch: pytest.MonkeyPatch) -
     from torch._dynamo.utils import counters
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr("torch._dynamo.config.recompile_limit", 8)
     torch._dynamo.reset()
     counters.clear()
     candidates = [Candidate(network=Scaled(number), geometry=SMALL) for number in range(12)]
-    measure(candidates, engines=["compile"], repeats=1)
+    with torch._dynamo.config.patch(recompile_limit=8):  # monkeypatch would hide the setting from all later tests
+        measure(candidates, engines=["compile"], repeats=1)
     assert counters["stats"]["unique_graphs"] == 12
 
 

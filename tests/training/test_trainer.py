@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from vitsearch import environment
 from vitsearch.cost import Geometry
 from vitsearch.data import Batch, open_training_data
 from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
@@ -291,6 +292,13 @@ def test_a_disk_that_is_full_from_the_start_leaves_no_folder(tmp_path: Path, mon
     assert not list(tmp_path.iterdir())
 
 
+@pytest.fixture
+def has_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if this processor had units for half precision: without, it does the same, slower."""
+    monkeypatch.setattr(environment, "processor_facts", lambda: {"avx512_bf16": True, "avx512_fp16": True})
+
+
+@pytest.mark.usefixtures("has_units")
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_lower_precision_trains_and_resumes(tmp_path: Path, precision: Any) -> None:
     recipe = replace(RECIPE, precision=precision, epochs=1)
@@ -301,6 +309,23 @@ def test_lower_precision_trains_and_resumes(tmp_path: Path, precision: Any) -> N
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
 
 
+def test_a_processor_without_units_trains_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder says so, and the rest of such a training is not done in another precision."""
+    monkeypatch.setattr(environment, "processor_facts", lambda: {"avx2": True})
+    recipe = replace(RECIPE, precision="bfloat16", epochs=1)
+    with pytest.raises(Stop):
+        train_network(plan(recipe), tmp_path / "half", machine=CPU, progress=stop_at(4))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(environment, "processor_facts", lambda: {"avx512_bf16": True})
+        with pytest.raises(BadStudy, match=r"precision .float32. -> .bfloat16."):
+            train_network(plan(recipe), tmp_path / "half", machine=CPU, resume=True)
+    trained = train_network(plan(recipe), tmp_path / "half", machine=CPU, resume=True)
+    train_network(plan(replace(recipe, precision="float32")), tmp_path / "single", machine=CPU)
+    assert trained.result["precision"] == "float32"
+    assert same(weights(tmp_path / "half"), weights(tmp_path / "single"))
+
+
+@pytest.mark.usefixtures("has_units")
 def test_the_loss_scale_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It doubles after so many steps without overflow; a resumed training must not begin to count anew."""
     scaler = torch.amp.GradScaler

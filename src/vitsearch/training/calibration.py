@@ -14,6 +14,7 @@ from torch.optim.swa_utils import update_bn
 
 from vitsearch.architecture import Architecture
 from vitsearch.data import Batch, ChosenImages, Dataset, evaluation_batches
+from vitsearch.environment import products_in
 from vitsearch.models.skeleton import Side
 from vitsearch.models.supernet import Supernet
 from vitsearch.models.vit import VisionNetwork
@@ -49,7 +50,6 @@ def calibrated(
     """One network with the weights it inherits and statistics of its own, in evaluation mode."""
     network = supernet.extract(architecture, side)
     if supernet.batch_norm:
-        dtype, device = getattr(torch, precision), supernet.head.weight.device
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with products_in(supernet.head.weight.device, precision):
             update_bn(batches, network)
     return network.eval()

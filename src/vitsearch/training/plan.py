@@ -147,7 +147,8 @@ def enter_folder(folder: Path, plan: TrainingPlan, environment: dict[str, Any], 
     check_same(folder, written, plan)
     if (folder / RESULT).exists():
         return  # finished: nothing is computed here, so there is nothing to allow or to record
-    changes = describe_changes(environments[-1], environment)
+    before = {"precision": plan.recipe.precision} | environments[-1]  # older folders do not say what they took
+    changes = describe_changes(before, environment)
     if changes and not allow:
         raise BadStudy(f"{folder} was made elsewhere ({changes}); give --allow-changed to continue, which is recorded")
     if changes:

@@ -34,7 +34,7 @@ from vitsearch.data import (
     open_training_data,
     train_loader,
 )
-from vitsearch.environment import describe_environment
+from vitsearch.environment import describe_environment, usable_precision
 from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.models import build
 from vitsearch.models.folder import CONFIG, WEIGHTS, foreign_config, timm_config, write_network
@@ -128,6 +128,7 @@ def train_network(
         environment = describe_environment(world.device) | {
             "processes": world.size,
             "compiled": _compiled(how, world, network),
+            "precision": usable_precision(world.device, plan.recipe.precision),
         }
         enter = partial(enter_together, world, folder, plan, environment, resume, allow_changed)
         begun = world.any(world.writes and resume and (folder / STUDY).exists())
@@ -162,10 +163,14 @@ def enter_together(
 
 
 def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World, how: Machine, folder: Path) -> Trained:
+    precision = usable_precision(world.device, plan.recipe.precision)
+    if precision != plan.recipe.precision and world.writes:
+        log.info("This device has no units for %s: training in %s", plan.recipe.precision, precision)
     trainer.run()
     result = measured_at_the_end(trainer, plan, dataset, world, how)
     result |= {"steps": trainer.total, "images_seen": trainer.total * plan.recipe.batch_size}
     result |= {"retries": trainer.position.retries, "seconds": round(trainer.seconds, 2)}
+    result["precision"] = precision
     rows = trainer.journal.rows if trainer.journal is not None else []
     if world.writes:
         write_result(plan, dataset, trainer.best_network(), result, folder)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitsearch.data import Batch, Loader
-from vitsearch.environment import is_out_of_memory
+from vitsearch.environment import is_out_of_memory, products_in, usable_precision
 from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.models import VisionNetwork
 from vitsearch.tasks import Task, accuracy
@@ -64,7 +64,7 @@ class Step(nn.Module):
         self.network = network
         self.task = task
         self.kind = device.type
-        self.dtype = getattr(torch, precision)
+        self.dtype = getattr(torch, usable_precision(device, precision))
 
     def forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The loss, and the logits without gradient."""
@@ -108,7 +108,8 @@ class Trainer:
         self.position = Position()
         self.parameters = named_state(network, task)
         self.optimizer = make_optimizer(recipe, network, task)
-        self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.precision == "float16")
+        scaled = usable_precision(world.device, recipe.precision) == "float16"
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=scaled)
         self.average = ModelEmaV3(network, decay=recipe.average, use_warmup=True) if recipe.average else None
         self.mix = _mixer(recipe, classes)
         self.meter = torch.zeros(2, dtype=torch.float64, device=_float64_device(world.device))
@@ -352,14 +353,13 @@ def evaluate(network: nn.Module, batches: Iterable[Batch], world: World, precisi
     training = network.training
     network.eval()
     counts = torch.zeros(4, dtype=torch.float64, device=_float64_device(world.device))
-    dtype = getattr(torch, precision)
     full, pieces = 0, 1
     try:
         for images, labels in batches:
             full = max(full, len(images))
             if images.is_cuda and len(images) < full:  # filled up, since what is compiled is compiled for one shape
                 images = nn.functional.pad(images, (0, 0, 0, 0, 0, 0, 0, full - len(images)))
-            with torch.autocast(world.device.type, dtype, enabled=dtype != torch.float32):
+            with products_in(world.device, precision):
                 logits, pieces = look_in_pieces(network, images, pieces)
             logits = logits[: len(labels)]
             right = accuracy(logits, labels)

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from timm.layers import DropPath
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from vitsearch import architecture as blueprint
 from vitsearch.models.kernels import half_on_gpu, is_faster_in_steps, is_narrow, is_small_grid, is_small_window
@@ -22,11 +21,15 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def blank(kind: type[Module], *arguments: Any, **options: Any) -> Module:
-    """A layer whose weights are not drawn: drawing them twice costs time and random numbers."""
-    device = torch.get_default_device()
-    if device.type == "meta":  # where nothing is drawn
-        return kind(*arguments, device=device, **options)
-    return cast(Module, skip_init(kind, *arguments, device=device, **options))  # type: ignore[no-untyped-call]
+    """A layer whose weights are not drawn: that would cost time, on the meta device too, and random numbers."""
+    made = undrawn(kind)(*arguments, device=torch.get_default_device(), **options)
+    made.__class__ = kind
+    return made
+
+
+@lru_cache
+def undrawn(kind: type[Module]) -> type[Module]:
+    return type(kind.__name__, (kind,), {"reset_parameters": lambda self: None})
 
 
 class RelativeMaps(NamedTuple):

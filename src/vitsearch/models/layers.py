@@ -22,13 +22,14 @@ Module = TypeVar("Module", bound=nn.Module)
 
 def blank(kind: type[Module], *arguments: Any, **options: Any) -> Module:
     """A layer whose weights are not drawn: that would cost time, on the meta device too, and random numbers."""
-    made = undrawn(kind)(*arguments, device=torch.get_default_device(), **options)
+    made = undrawn(cast(Any, kind))(*arguments, device=torch.get_default_device(), **options)
     made.__class__ = kind
-    return made
+    return cast(Module, made)
 
 
 @lru_cache
-def undrawn(kind: type[Module]) -> type[Module]:
+def undrawn(kind: Any) -> Any:
+    """Its class as one that leaves weights as the memory was."""
     return type(kind.__name__, (kind,), {"reset_parameters": lambda self: None})
 
 

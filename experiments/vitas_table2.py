@@ -54,9 +54,11 @@ def main() -> None:
     sittings = Sittings("vitas_table2.json", options, bench.about() | {"budgets": budgets})
     cells = {
         f"{row}-{'+'.join(map(str, some))}-{seed}": (row, some, seed)
+        for long in (True, False)  # what takes longest, one supernet for all budgets, is begun first
         for seed in range(options.seeds)
         for row in options.rows
-        for some in ([budgets] if shares_supernets(row) else [[budget] for budget in budgets])
+        if shares_supernets(row) is long
+        for some in ([budgets] if long else [[budget] for budget in budgets])
     }
     complete = sittings.run(partial(cell_of, bench), cells)
     rows = [summary(row, budget, sittings.rows) for budget in budgets for row in sorted(options.rows)]

@@ -144,8 +144,9 @@ def test_weights_are_rounded_anew_at_every_replay() -> None:
 
     class Rounding(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-            if function is torch.ops.aten._to_copy.default and arguments[0].data_ptr() in names:
-                rounded[-1].add(names[arguments[0].data_ptr()].split("blocks.")[1].split(".", 1)[1])
+            if function is torch.ops.aten.copy_.default and arguments[1].data_ptr() in names:
+                assert (arguments[0].dtype, arguments[1].dtype) == (torch.bfloat16, torch.float32)
+                rounded[-1].add(names[arguments[1].data_ptr()].split("blocks.")[1].split(".", 1)[1])
             return function(*arguments, **(options or {}))
 
     class Watched(DoneAgain):

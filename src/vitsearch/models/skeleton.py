@@ -15,12 +15,16 @@ from torch.func import functional_call
 
 from vitsearch.architecture import Block, Entry
 from vitsearch.models.builders import BLOCK_BUILDERS, ENTRY_BUILDERS
+from vitsearch.models.cutting import Cut, Part
 from vitsearch.models.layers import Attention, TransformerBlock, WindowAttention
 from vitsearch.models.recorded import RecordedLayers
 
 Shape: TypeAlias = tuple[int, ...]
 Side: TypeAlias = Literal["left", "right"]
 """Whether a network has the first rows and columns of a supernet's tensors, or the last."""
+BIAS_TABLE = "relative_position_bias_table"
+PRODUCTS = ("attn.qkv.", "attn.proj.", "mlp.")
+"""Beginnings of the names of a block's parameters that autocast rounds."""
 Place: TypeAlias = tuple[str, dict[str, Any], str]
 Given = TypeVar("Given")
 COMPILING: dict[str, Any] = {"dynamic": False, "options": {"comprehensive_padding": False}}
@@ -68,7 +72,7 @@ def cut(name: str, whole: Tensor, shape: tuple[int, ...], side: Side = "left") -
     """
     if name.endswith("reduction.weight") or "norm_corners." in name:
         whole = whole.reshape(*whole.shape[:-1], 4, -1)[..., part(side, shape[-1] // 4)].flatten(-2)
-    if name.endswith("relative_position_bias_table") and whole.shape[0] != shape[0]:
+    if name.endswith(BIAS_TABLE) and whole.shape[0] != shape[0]:
         whole = interpolated(whole, shape[0])
     for axis, size in enumerate(shape):
         if (spare := whole.shape[axis] - size) != 0:
@@ -121,9 +125,36 @@ class Skeleton:
     def slices(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not self.entangled:
             return dict(whole)
-        own = {name: f"{name}_{shape[0]}" for name, shape in self.shapes.items()}  # tables kept apart for each window
-        found = {name: whole.get(own[name], whole[name]) for name in self.shapes}
-        return {name: cut(name, found[name], shape, self.side) for name, shape in self.shapes.items()}
+        return {
+            name: self._table(name, whole) if name.endswith(BIAS_TABLE) else cut(name, whole[name], shape, self.side)
+            for name, shape in self.shapes.items()
+        }
+
+    def sources(self, name: str, whole: Mapping[str, Tensor]) -> dict[str, int]:
+        """Of which tensors a parameter is a part, and between how many groups the rows of each take turns."""
+        return {name: 3 if ".qkv." in name else 1}
+
+    def given(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`slices` for a step that is not compiled: a block's in few launches, what goes into products rounded."""
+        plain = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+        if plain or not self.entangled or not self.is_block:
+            return self.slices(whole)
+        kind = next(iter(whole.values())).device.type
+        rounded = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        tables = {name: shape for name, shape in self.shapes.items() if name.endswith(BIAS_TABLE)}
+        sources = {name: self.sources(name, whole) for name in self.shapes if name not in tables}
+        parts = [
+            Part(self.shapes[name], tuple(turns.values()), rounded if name.startswith(PRODUCTS) else None)
+            for name, turns in sources.items()
+        ]
+        tensors = [whole[key] for turns in sources.values() for key in turns]
+        found = dict(zip(sources, Cut.apply(parts, self.side == "right", *tensors), strict=True))
+        return found | {name: self._table(name, whole) for name in tables}
+
+    def _table(self, name: str, whole: Mapping[str, Tensor]) -> Tensor:
+        """A window's biases: a space may have them apart for each window."""
+        shape = self.shapes[name]
+        return cut(name, whole.get(f"{name}_{shape[0]}", whole[name]), shape, self.side)
 
     def places(self, source: nn.Module) -> tuple[list[Place], list[Place]]:
         """Where the parameters and buffers are that a call brings."""
@@ -168,7 +199,7 @@ class Skeleton:
         factors: Sequence[Tensor],
     ) -> Any:
         kept = {f"drop_path{number}.factor": factor for number, factor in enumerate(factors, 1)}
-        given = self.slices(whole) | constants | kept
+        given = self.given(whole) | constants | kept
         if layer is not self.layer:
             given = {f"block.{name}": tensor for name, tensor in given.items()}
         return functional_call(layer, given, (x,), tie_weights=False)

@@ -119,6 +119,12 @@ class PrivateSkeleton(Skeleton):
                 found[name] = cut(name, whole[name], shape, self.side)
         return found
 
+    def sources(self, name: str, whole: Mapping[str, Tensor]) -> dict[str, int]:
+        if not name.startswith("attn.qkv."):
+            return {name: 1}
+        leaf = name.rpartition(".")[2]
+        return {self._key("qk", leaf, whole): 2, self._key("v", leaf, whole): 1}
+
     def _key(self, kind: str, leaf: str, whole: Mapping[str, Tensor]) -> str:
         shared = f"attn.{kind}.{ALL}.{leaf}"
         return shared if shared in whole else f"attn.{kind}.{self._heads}.{leaf}"

@@ -176,6 +176,22 @@ def speed(found: Row) -> list[str]:
     return [f"A search evaluated {trials} networks at {images:,.0f} images/s in {seconds:.0f} s (mean of all).", ""]
 
 
+def search_speed(found: Row) -> list[str]:
+    searches = found["searches"]
+
+    def ends(what: str, kind: str) -> str:
+        values = sorted(row[what] for row in searches)
+        return f"{values[0]:{kind}} to {values[-1]:{kind}}"
+
+    (networks, images, side), *others = {(row["networks"], row["images"], row["image_size"]) for row in searches}
+    assert not others, "searches of different sizes"
+    what = (
+        f"{len(searches)} searches, {found['beside']} at the same time, of {networks} networks each, on {images} images"
+    )
+    times = f"{ends('seconds', '.0f')} s of evaluation each, {ends('images_per_second', ',')} images/s"
+    return [f"{what} of {side} px: {times}."]
+
+
 def vitas_table3(found: Row) -> list[str]:
     rows = [
         [
@@ -317,6 +333,7 @@ TABLES: dict[str, tuple[str, Callable[[Row], list[str]]]] = {
     "vitas_table3.json": ("vitas.md", vitas_table3),
     "vitas_table2-fashion-mnist.json": ("vitas.md", vitas_table2),
     "vitas_table3-fashion-mnist.json": ("vitas.md", vitas_table3),
+    "search_speed.json": ("vitas.md", search_speed),
     "s3_cifar10.json": ("s3.md", s3_cifar10),
     "s3_bias_tables.json": ("s3.md", s3_bias_tables),
     "s3_inherited.json": ("s3.md", s3_inherited),

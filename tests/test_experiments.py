@@ -245,6 +245,16 @@ def test_strong_and_weak_augmentation(tmp_path: Path, experiments: Any, monkeypa
     assert plain["augmentation"]["erase"] == plain["cutmix"] == plain["mixup"] == 0
     assert found["rows"][1]["inherited_top1_minus_row_6"]["deviation"] is None
     assert len(experiments("result_tables").vitas_table3(found)) == 4
+    studies = [str(folder) for folder in sorted(tmp_path.glob("search-*"))]
+    monkeypatch.setattr(
+        "sys.argv", ["search_speed.py", *studies, "--beside", "2", "--commit", "x", "--out", str(tmp_path)]
+    )
+    experiments("search_speed").main()
+    speed = json.loads((tmp_path / "search_speed.json").read_text())
+    assert [(row["networks"], row["images"]) for row in speed["searches"]] == [(6, 50), (6, 50)]
+    shown = experiments("result_tables").search_speed(speed)
+    fastest = max(row["images_per_second"] for row in speed["searches"])
+    assert shown[0].startswith("2 searches, 2 at the same time") and f"{fastest:,} images/s" in shown[0]
 
 
 def test_figures_of_vitas(tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,3 +103,17 @@ def test_attention_in_steps_is_for_bfloat16_on_a_processor_that_has_units_for_it
         assert [kernels.is_faster_in_steps(*one) for one in asked] == expected
         exact = (q.double() @ k.double().mT / 8**0.5).softmax(-1) @ v.double()
         torch.testing.assert_close(attend(q, k, v, 8**-0.5).double(), exact, rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_blank_layers_draw_nothing(device: str) -> None:
+    """They are layers of the very class, on the device of the hour, and the generator is where it was."""
+    before = torch.random.get_rng_state()
+    with torch.device(device):
+        made = [layers.blank(torch.nn.Linear, 3, 4), layers.blank(torch.nn.Conv2d, 3, 4, 2, stride=2, bias=False)]
+    assert [type(layer) for layer in made] == [torch.nn.Linear, torch.nn.Conv2d]
+    assert all(parameter.device.type == device for layer in made for parameter in layer.parameters())
+    assert torch.equal(before, torch.random.get_rng_state())
+    made[0].reset_parameters()  # as of any layer
+    assert torch.equal(before, torch.random.get_rng_state()) == (device == "meta")
+    torch.random.set_rng_state(before)

@@ -6,13 +6,15 @@ Scores of random networks, many at once, beside those of one network at a time o
 supernet as it is trained on this device (in bfloat16, layers compiled and recorded where they are) beside the
 definition's in float32 on the processor. What bfloat16 costs is shown by the definition in bfloat16 on the same
 device, uncompiled: the gradients of a training may not be farther away than 1.5 times that. Writes
-results/device_agreement-DEVICE.json and ends with 1 where anything is too far away.
+results/device_agreement-DEVICE.json, where rows of other spaces are kept, and ends with 1 where anything is too far
+away.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,13 +118,18 @@ def main() -> None:
     options = parser.parse_args()
     device = pick_device(options.device)
     about = circumstances(device, options.commit) | {"command": command_line()}
-    found: list[Row] = []
+    own = {key: about[key] for key in ("machine", "commit", "command")}
+    name = f"device_agreement-{device.type}.json"
+    path = options.out / name
+    found: list[Row] = json.loads(path.read_text())["rows"] if path.exists() else []
+    made: list[Row] = []
     for row in rows(device, options.networks, options.scored, options.trained):
         errors = ", ".join(f"{name} {error:.1e}" for name, error in row["errors"].items())
         print(f"{row['what']:9s} {row['space']:16s} {errors}{'' if row['close'] else '  TOO FAR'}", flush=True)
-        found.append(row)
-        write(f"device_agreement-{device.type}.json", about | {"rows": found}, options.out)
-    sys.exit(0 if all(row["close"] for row in found) else 1)
+        made.append(row | own)
+        found = [old for old in found if (old["what"], old["space"]) != (row["what"], row["space"])] + made[-1:]
+        write(name, about | {"rows": found}, options.out)
+    sys.exit(0 if all(row["close"] for row in made) else 1)
 
 
 if __name__ == "__main__":

@@ -176,6 +176,16 @@ def speed(found: Row) -> list[str]:
     return [f"A search evaluated {trials} networks at {images:,.0f} images/s in {seconds:.0f} s (mean of all).", ""]
 
 
+def gradients(found: Row) -> list[str]:
+    rows = [
+        [row["space"], f"{row['image_size']}", f"{row['networks']}"]
+        + [f"{row['errors'][name]:.1e}" for name in ("trained", "definition")]
+        for row in found["rows"]
+        if row["what"] == "gradients"
+    ]
+    return table(["space", "image size", "networks", "as it is trained", "the definition in half precision"], rows)
+
+
 def search_speed(found: Row) -> list[str]:
     searches = found["searches"]
 
@@ -326,6 +336,7 @@ def proxy_winners(found: Row) -> list[str]:
 
 TABLES: dict[str, tuple[str, Callable[[Row], list[str]]]] = {
     "cifar10_supernet.json": ("supernet.md", cifar10_supernet),
+    "device_agreement-cuda.json": ("supernet.md", gradients),
     "prenas_training.json": ("prenas.md", prenas_training),
     "prenas_from_scratch.json": ("prenas.md", prenas_from_scratch),
     "prenas_analysis-tiny-digits.json": ("prenas.md", prenas_analysis),

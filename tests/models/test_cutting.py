@@ -126,3 +126,16 @@ def test_gradients_of_a_block_take_one_fill_and_a_copy_for_each_tensor() -> None
         torch.autograd.grad(list(parts.values()), used, wanted, allow_unused=True)
     assert called.count("aten._foreach_zero_.default") == 1 and not any("slice_backward" in name for name in called)
     assert called.count("aten.copy_.default") == len(whole)
+
+
+def test_gradients_on_the_meta_device_and_those_of_functions() -> None:
+    """Neither autocast nor the transforms of torch.func know everything that a step's gradients do."""
+    space = SPACES["autoformer-micro"]
+    supernet = supernet_for(space, GEOMETRY, seed=0)
+    images, plan = torch.ones(2, 3, 32, 32), supernet.envelope
+    given = dict(supernet.named_parameters())
+    found = torch.func.grad(lambda own: torch.func.functional_call(supernet, own, (images, plan)).sum())(given)
+    supernet(images, plan).sum().backward()
+    for name, parameter in given.items():
+        torch.testing.assert_close(found[name], parameter.grad)
+    supernet.to("meta")(images.to("meta"), plan).sum().backward()

@@ -137,10 +137,12 @@ class Skeleton:
     def given(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`slices` for a step that is not compiled: a block's in few launches, what goes into products rounded."""
         plain = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+        plain = plain or torch._C._are_functorch_transforms_active()  # which know no functions of this kind
         if plain or not self.entangled or not self.is_block:
             return self.slices(whole)
         kind = next(iter(whole.values())).device.type
-        rounded = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        rounds = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)  # the meta device has none
+        rounded = torch.get_autocast_dtype(kind) if rounds else None
         tables = {name: shape for name, shape in self.shapes.items() if name.endswith(BIAS_TABLE)}
         sources = {name: self.sources(name, whole) for name in self.shapes if name not in tables}
         parts = [

@@ -11,7 +11,7 @@ from vitsearch import environment
 from vitsearch.environment import products_in, usable_precision
 
 CPU = torch.device("cpu")
-NEITHER, ZEN4 = {"avx2": True, "avx512_bf16": False}, {"avx512_bf16": True, "avx512_fp16": False}
+NEITHER, ZEN4 = {"avx512_bf16": False, "avx512_fp16": False}, {"avx512_bf16": True, "avx512_fp16": False}
 RAPIDS, ARM = {"avx512_bf16": True, "avx512_fp16": True}, {"bf16": True, "fp16_arith": True}
 
 
@@ -23,8 +23,9 @@ RAPIDS, ARM = {"avx512_bf16": True, "avx512_fp16": True}, {"bf16": True, "fp16_a
         (RAPIDS, ("bfloat16", "float16")),
         (ARM, ("bfloat16", "float16")),
         ({}, ("bfloat16", "float16")),
+        ({"architecture": "ppc64le"}, ("bfloat16", "float16")),
     ],
-    ids=["AVX2", "Zen 4", "Sapphire Rapids", "ARM", "a torch that does not tell"],
+    ids=["AVX2", "Zen 4", "Sapphire Rapids", "ARM", "a torch that does not tell", "a processor of which it does not"],
 )
 def test_half_precision_is_for_processors_with_units_for_it(
     facts: dict[str, Any], usable: tuple[str, str], monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from vitsearch.architecture import brief
 from vitsearch.errors import VitsearchError
 from vitsearch.registry import loaded_plugins
 
+log = logging.getLogger("vitsearch")
 UNITS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
 """What `torch.cpu.get_capabilities` calls a processor's units for products in half precision, on x86 and on ARM."""
 OUT_OF_MEMORY = ("allocate memory", "out of memory", "ALLOC_FAILED")
@@ -66,13 +68,20 @@ def usable_precision(device: torch.device, precision: str) -> str:
 
     autoformer-tiny at 32 px trains at 9.7 images/s in float32 on two cores with AVX2 alone, and at 0.9 in bfloat16.
     """
-    facts = processor_facts() if device.type == "cpu" else {}
-    if facts and precision in UNITS:
-        has = any(facts.get(name, False) for name in UNITS[precision])
+    if device.type == "cuda" and precision == "bfloat16":
+        has = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        emulated = device.type == "cuda" and precision == "bfloat16"
-        has = not emulated or torch.cuda.is_bf16_supported(including_emulation=False)
+        facts = processor_facts() if device.type == "cpu" else {}
+        told = [bool(facts[name]) for name in UNITS.get(precision, ()) if name in facts]
+        has = not told or any(told)
     return precision if has else "float32"
+
+
+def announce_precision(device: torch.device, precision: str, doing: str) -> None:
+    """Say what takes its place where the device has no units for it."""
+    usable = usable_precision(device, precision)
+    if usable != precision:
+        log.info("This device has no units for %s: %s in %s", precision, doing, usable)
 
 
 def products_in(device: torch.device, precision: str) -> torch.autocast:

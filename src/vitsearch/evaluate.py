@@ -17,7 +17,7 @@ from vitsearch.data import (
     open_training_data,
     some_of_each_class,
 )
-from vitsearch.environment import pick_device
+from vitsearch.environment import announce_precision, pick_device, usable_precision
 from vitsearch.errors import VitsearchError
 from vitsearch.latency.model import LATENCY, LatencyModel
 from vitsearch.models.recorded import LOOKS, GraphRecorder
@@ -77,6 +77,7 @@ class SupernetEvaluator:
         self.space, self.geometry = self.supernet.space, self.plan.geometry
         self.world = World(device=self.device)
         data, recipe = open_training_data(self.plan.data), self.plan.recipe
+        announce_precision(self.device, recipe.precision, "evaluating")
         judging = data.part("validation")
         self.batches = evaluation_batches(
             judging if images is None else some_of_each_class(judging, images),
@@ -237,6 +238,12 @@ class Evaluator:
                 theirs = f"{one.space.name} {one.space.fixed()} with {one.geometry}"
                 ours = f"{space.name} {space.fixed()} with {geometry}"
                 raise VitsearchError(f"`objective` must be of the space that is searched, {ours}, but got {theirs}")
+
+    def precision(self, device: torch.device | None) -> dict[str, str]:
+        """Of the supernets' products, in their order: on this device, or as their recipes have them."""
+        asked = [one.plan.recipe.precision for one in self.supernets]
+        found = asked if device is None else [usable_precision(device, one) for one in asked]
+        return {"precision": ", ".join(found)} if found else {}
 
     def digests(self) -> dict[str, dict[str, str]]:
         """Of the files behind the objectives, by kind, so that a resumed study notices others; formulas as they are."""

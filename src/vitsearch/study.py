@@ -299,10 +299,11 @@ def run_search(
     )
     evaluator.check(found, geometry)
     chunk = evaluator.chunk(first[0]) if first else 1
-    environment, path = describe_environment(chosen) | evaluator.digests(), Path(out)
+    environment = describe_environment(chosen) | evaluator.digests() | evaluator.precision(chosen)
+    older, path = evaluator.precision(None), Path(out)  # older folders do not say what they took
     # the journal's lock comes before anything is read
     with study_folder(path, resume, KIND), Journal(path / "trials.jsonl") as journal:
-        study = open_or_create(path, plan, chunk, environment, journal, allow_changed)
+        study = open_or_create(path, plan, chunk, environment, journal, allow_changed, older)
         study = _within(study, evaluator, memory)
         stopped = run(study, domain, journal, evaluator, trials, progress)
         return SearchResult(study=dataclasses.replace(study, trials=tuple(journal.trials)), stopped=stopped)
@@ -332,11 +333,20 @@ def check_kind(file: Path, kind: str) -> None:
 
 
 def open_or_create(
-    path: Path, plan: Plan, chunk: int, environment: dict[str, Any], journal: Journal, allow_changed: bool
+    path: Path,
+    plan: Plan,
+    chunk: int,
+    environment: dict[str, Any],
+    journal: Journal,
+    allow_changed: bool,
+    older: Mapping[str, Any] | None = None,
 ) -> Study:
-    """The study in this folder, which must be of this plan, or a new one; `chunk` is that of a new one."""
+    """The study in this folder, which must be of this plan, or a new one; `chunk` is that of a new one.
+
+    `older` is what an environment of a folder that does not say it was.
+    """
     if (path / "study.json").exists():
-        return _reopen(Study.open(path), plan, environment, journal, allow_changed)
+        return _reopen(Study.open(path), plan, environment, journal, allow_changed, older or {})
     study = Study(path=path, plan=plan, chunk=chunk, at_once=None, memory=None, environments=[environment], trials=())
     try:
         study.save()
@@ -346,12 +356,19 @@ def open_or_create(
     return study
 
 
-def _reopen(study: Study, plan: Plan, environment: dict[str, Any], journal: Journal, allow_changed: bool) -> Study:
+def _reopen(
+    study: Study,
+    plan: Plan,
+    environment: dict[str, Any],
+    journal: Journal,
+    allow_changed: bool,
+    older: Mapping[str, Any],
+) -> Study:
     old, new = (json.loads(json.dumps(p.to_json())) for p in (study.plan, plan))
     for name in {**old, **new}:  # some are there only where they are asked for
         if (was := old.get(name)) != (now := new.get(name)):
             raise BadStudy(f"{study.path} was made with {name}={brief(was)}, but got {name}={brief(now)}")
-    text = describe_changes(study.environments[-1], environment)
+    text = describe_changes({**older, **study.environments[-1]}, environment)
     if not text:
         return study
     if not allow_changed:

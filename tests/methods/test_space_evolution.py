@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from scipy.stats import linregress
 
+from vitsearch import environment
 from vitsearch.cost import Geometry, Limits
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.methods import space_evolution
@@ -327,6 +328,28 @@ def test_the_supernet_of_every_space_has_the_teacher(tmp_path: Path, monkeypatch
     assert [plan.distillation for plan in plans] == [taught]
     with pytest.raises(BadStudy, match="was made with training="):
         evolve_space(TWO, out=tmp_path / "guided", resume=True, **SETTINGS)
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["says so", "of before it was written down"])
+def test_supernets_of_another_precision_are_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(space_evolution, "train_network", stop)
+    training = Training(data="digits", recipe=replace(QUICK, precision="bfloat16"))
+    options = SETTINGS | {"training": training, "out": tmp_path / "run", "resume": True}
+    file = tmp_path / "run" / "study.json"
+    for units in (True, True, False):
+        monkeypatch.setattr(environment, "processor_facts", lambda units=units: {"avx512_bf16": units})
+        refused = pytest.raises(BadStudy, match="precision 'bfloat16' -> 'float32'")
+        with pytest.raises(KeyboardInterrupt) if units else refused:
+            evolve_space(TWO, **options)
+        if older:
+            written = json.loads(file.read_text())
+            written["environments"][0].pop("precision", None)
+            file.write_text(json.dumps(written))
 
 
 def test_a_space_that_has_not_moved_keeps_its_supernet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,10 @@ import torch
 from safetensors.torch import load_file
 
 import vitsearch
+from vitsearch import environment
 from vitsearch.cost import Geometry
 from vitsearch.data import evaluation_batches, open_training_data, some_of_each_class
-from vitsearch.errors import VitsearchError
+from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import Evaluator, SupernetEvaluator
 from vitsearch.spaces import SPACES
 from vitsearch.study import run_search
@@ -118,6 +119,35 @@ def test_search_on_a_supernet_and_resume(tmp_path: Path, trained: Path) -> None:
     assert [t.settings for t in whole.study.trials] == [t.settings for t in cut.study.trials]
     assert [t.measured for t in whole.study.trials] == [t.measured for t in cut.study.trials]
     assert whole.study.best is not None and whole.study.front
+
+
+def test_a_search_in_another_precision_is_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Folders of before it was written down were searched in the recipe's."""
+    train_network(plan(recipe=replace(RECIPE, epochs=1, precision="bfloat16")), tmp_path / "half", machine=CPU)
+    options: dict[str, Any] = {"objective": f"supernet:{tmp_path / 'half'}", "device": "cpu", "geometry": GEOMETRY}
+    options |= {"out": tmp_path / "run", "resume": True}
+    file = tmp_path / "run" / "study.json"
+
+    def search(trials: int, units: bool, **more: Any) -> list[str | None]:
+        monkeypatch.setattr(environment, "processor_facts", lambda: {"avx512_bf16": units})
+        run_search(SPACE, trials=trials, **options, **more)
+        return [one.get("precision") for one in json.loads(file.read_text())["environments"]]
+
+    changed = "made elsewhere .precision 'bfloat16' -> 'float32'"
+    assert search(1, True) == search(2, True) == ["bfloat16"]
+    with pytest.raises(BadStudy, match=changed):
+        search(3, False)
+    written = json.loads(file.read_text())
+    del written["environments"][0]["precision"]
+    file.write_text(json.dumps(written))
+    assert search(3, True) == [None]
+    with pytest.raises(BadStudy, match=changed):
+        search(4, False)
+    with caplog.at_level("INFO", logger="vitsearch"):
+        assert search(4, False, allow_changed=True) == [None, "float32"]
+    assert "This device has no units for bfloat16: evaluating in float32" in caplog.text
 
 
 @pytest.mark.parametrize("part", ["", "model.safetensors"])

@@ -29,7 +29,7 @@ import torch
 from vitsearch.architecture import Settings, check_seed, check_whole
 from vitsearch.cost import IMAGENET, Geometry, Limits, architecture_cost
 from vitsearch.data import open_training_data
-from vitsearch.environment import describe_environment, pick_device
+from vitsearch.environment import describe_environment, pick_device, usable_precision
 from vitsearch.errors import BadStudy, VitsearchError
 from vitsearch.evaluate import SUPERNET, Evaluator, SupernetEvaluator
 from vitsearch.methods.space_moves import (
@@ -76,8 +76,8 @@ RANK_TAU = 10.0
 log = logging.getLogger("vitsearch")
 
 
-def check_inputs(plan: EvolutionPlan, space: Windowed, device: torch.device) -> dict[str, dict[str, str]]:
-    """What is in the files behind the objective. What cannot be measured or trained is refused."""
+def check_inputs(plan: EvolutionPlan, space: Windowed, device: torch.device) -> dict[str, Any]:
+    """What is in the files behind the objective, or the precision. What cannot be measured or trained is refused."""
     for which in (min, max):
         architecture_cost(space.decode(space.end(which)), plan.geometry)
     if plan.training is None:
@@ -99,7 +99,7 @@ def check_inputs(plan: EvolutionPlan, space: Windowed, device: torch.device) -> 
         plan.training.distillation.open(plan.geometry, pick_device("cpu"))
     if plan.training.images is not None:
         check_whole("images", plan.training.images, most=len(dataset.part("validation")))
-    return {}
+    return {"precision": usable_precision(device, plan.training.recipe.precision)}
 
 
 class Measure(Protocol):

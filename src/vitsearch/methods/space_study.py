@@ -107,7 +107,8 @@ def enter(path: Path, plan: EvolutionPlan, environment: dict[str, Any], journal:
     for name, value in new.items():
         if old.get(name) != value:
             raise BadStudy(f"{path} was made with {name}={brief(old.get(name))}, but got {name}={brief(value)}")
-    changes = describe_changes(old["environments"][-1], environment)
+    older = {} if plan.training is None else {"precision": plan.training.recipe.precision}  # where it does not say so
+    changes = describe_changes(older | old["environments"][-1], environment)
     if changes and not allow:
         raise BadStudy(f"{path} was made elsewhere ({changes}); give --allow-changed to continue, which is recorded")
     if changes:

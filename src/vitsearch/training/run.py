@@ -34,7 +34,7 @@ from vitsearch.data import (
     open_training_data,
     train_loader,
 )
-from vitsearch.environment import describe_environment, usable_precision
+from vitsearch.environment import announce_precision, describe_environment, usable_precision
 from vitsearch.errors import BadStudy, TrainingFailed, VitsearchError
 from vitsearch.models import build
 from vitsearch.models.folder import CONFIG, WEIGHTS, foreign_config, timm_config, write_network
@@ -164,8 +164,8 @@ def enter_together(
 
 def _train(trainer: Trainer, plan: TrainingPlan, dataset: Dataset, world: World, how: Machine, folder: Path) -> Trained:
     precision = usable_precision(world.device, plan.recipe.precision)
-    if precision != plan.recipe.precision and world.writes:
-        log.info("This device has no units for %s: training in %s", plan.recipe.precision, precision)
+    if world.writes:
+        announce_precision(world.device, plan.recipe.precision, "training")
     trainer.run()
     result = measured_at_the_end(trainer, plan, dataset, world, how)
     result |= {"steps": trainer.total, "images_seen": trainer.total * plan.recipe.batch_size}

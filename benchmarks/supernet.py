@@ -27,7 +27,7 @@ import torch
 from scoring import add_output_options, circumstances, keep_rows, peak_memory, reset_peak_memory
 from torch import Tensor
 
-from training import LIGHT, SyntheticImages, bare_step, recipe_of, seconds_of
+from training import LIGHT, SyntheticImages, bare_step, precision_on, recipe_of, seconds_of
 from vitsearch.architecture import Architecture
 from vitsearch.cost import Geometry
 from vitsearch.data import train_loader
@@ -56,7 +56,7 @@ def make_trainer(
 ) -> SupernetTrainer:
     """`published`: as the published code has it."""
     geometry = Geometry(image_size=setting["side"], classes=setting["classes"])
-    precision = "bfloat16" if device.type == "cuda" else "float32"
+    precision = precision_on(device)
     recipe = recipe_of(setting, LIGHT, False, precision)
     stored = setting["side"] * 256 // 224 if setting["side"] >= 224 else setting["side"]
     images = SyntheticImages(4 * setting["batch"], stored, setting["classes"])
@@ -174,7 +174,7 @@ def rows_of(name: str, setting: dict[str, Any], found: Row, before: str = "") ->
 
 
 def baseline(setting: dict[str, Any], name: str, device: torch.device, steps: int) -> Row:
-    precision = "bfloat16" if device.type == "cuda" else "float32"
+    precision = precision_on(device)
     step = bare_step(setting, device, precision)
     seconds_of(device, 5, step)
     seconds = seconds_of(device, steps, step)

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from vitsearch.cost import Geometry
 from vitsearch.data import Augmentation, Loader, train_loader
-from vitsearch.environment import pick_device
+from vitsearch.environment import pick_device, usable_precision
 from vitsearch.tasks import Classification
 from vitsearch.training.distributed import World
 from vitsearch.training.recipe import RECIPES, Recipe
@@ -188,8 +188,12 @@ def in_turns(device: torch.device, warm: int, steps: int, works: dict[str, Calla
     return {name: median(seconds) for name, seconds in times.items()}
 
 
+def precision_on(device: torch.device) -> str:
+    return usable_precision(device, "bfloat16") if device.type == "cuda" else "float32"
+
+
 def resident(name: str, setting: dict[str, Any], device: torch.device, warm: int, steps: int) -> Iterator[Row]:
-    precision = "bfloat16" if device.type == "cuda" else "float32"
+    precision = precision_on(device)
     stored = setting["side"] * 256 // 224 if setting["side"] >= 224 else setting["side"]
     images = SyntheticImages(4 * setting["batch"], stored, setting["classes"])
     geometry = Geometry(image_size=setting["side"], classes=setting["classes"])

@@ -4,8 +4,9 @@
 
 Scores of random networks, many at once, beside those of one network at a time on the processor; and gradients of a
 supernet as it is trained on this device (in bfloat16, layers compiled and recorded where they are) beside the
-definition's in float32 on the processor. What bfloat16 costs is shown by the definition in bfloat16 on the same
-device, uncompiled: the gradients of a training may not be farther away than 1.5 times that. Writes
+definition's in float32 on the processor: a network built by itself, whose weights are slices of the supernet's. What
+bfloat16 costs is shown by the definition in bfloat16 on the same device: the gradients of a training may not be farther
+away than 1.5 times that. Writes
 results/device_agreement-DEVICE.json, where rows of other spaces are kept, and ends with 1 where anything is too far
 away.
 """
@@ -16,7 +17,7 @@ import argparse
 import copy
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ import torch
 import torch.nn.functional as F
 from common import RESULTS, circumstances, command_line, write
 from torch import Tensor
+from torch.func import functional_call
 
 from vitsearch.architecture import Architecture
 from vitsearch.cost import Geometry
 from vitsearch.environment import pick_device
+from vitsearch.models import build
 from vitsearch.models.recorded import GraphRecorder
 from vitsearch.models.super_transformer import supernet_for
 from vitsearch.models.supernet import Supernet
@@ -40,6 +43,7 @@ TRAINED = {"autoformer-tiny": (32, 4), "pit": (32, 4), "vitas": (32, 4), "s3": (
 PROXIES = ["dss", "snip", "synflow", "grad_norm"]
 CLOSE, NOISE = 1e-4, 1.5
 Row = dict[str, Any]
+Look = Callable[[Supernet, Tensor, Architecture], Tensor]
 
 
 def scores(space: str, image_size: int, device: torch.device, count: int) -> Row:
@@ -62,9 +66,7 @@ def gradients(space_name: str, image_size: int, patch_size: int, device: torch.d
     space = SPACES[space_name].with_patch_size(patch_size)
     geometry = Geometry(image_size=image_size, classes=10)
     definition = supernet_for(space, geometry, seed=0)
-    definition.set_fused_attention(False)
     plain, trained = (copy.deepcopy(definition).to(device) for _ in range(2))
-    trained.set_fused_attention(True)
     if device.type == "cuda":
         if trained.few_shapes:
             trained.compile()
@@ -74,10 +76,10 @@ def gradients(space_name: str, image_size: int, patch_size: int, device: torch.d
     labels = torch.randint(10, (64,), generator=generator)
     errors: dict[str, list[float]] = {"definition": [], "trained": []}
     for architecture in some(space, count, geometry):
-        exact = flat(definition, images, labels, architecture, half=False)
-        for name, supernet in (("definition", plain), ("trained", trained)):
+        exact = flat(definition, by_definition, images, labels, architecture, half=False)
+        for name, supernet, look in (("definition", plain, by_definition), ("trained", trained, Supernet.__call__)):
             for _ in range(2):  # the first time records
-                found = flat(supernet, images, labels, architecture, half=True)
+                found = flat(supernet, look, images, labels, architecture, half=True)
             errors[name].append(float((found - exact).norm() / exact.norm()))
     largest = {name: max(values) for name, values in errors.items()}
     close = all(ours <= NOISE * theirs for ours, theirs in zip(errors["trained"], errors["definition"], strict=True))
@@ -88,12 +90,22 @@ def some(space: Space, count: int, geometry: Geometry) -> list[Architecture]:
     return [space.decode(settings) for settings in sample(space, count, seed=6, geometry=geometry)]
 
 
-def flat(supernet: Supernet, images: Tensor, labels: Tensor, architecture: Architecture, *, half: bool) -> Tensor:
+def by_definition(supernet: Supernet, images: Tensor, architecture: Architecture) -> Tensor:
+    """A network by itself, every product of its attention spelled out, with slices of the supernet's weights."""
+    network = build(architecture, supernet.geometry, draw_weights=False).train().to(images.device)
+    network.set_fused_attention(False)
+    weights = [supernet.slices(architecture, side) for side in supernet.sides]
+    return torch.stack([functional_call(network, own, (images,)) for own in weights]).sum(0)
+
+
+def flat(
+    supernet: Supernet, look: Look, images: Tensor, labels: Tensor, architecture: Architecture, *, half: bool
+) -> Tensor:
     """All gradients of one network, one after the other, on the processor."""
     supernet.zero_grad()
     device = supernet.head.weight.device
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        logits = supernet(images.to(device), architecture)
+        logits = look(supernet, images.to(device), architecture)
     F.cross_entropy(logits.float(), labels.to(device)).backward()
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in supernet.parameters()]
     return torch.cat([part.flatten().double().cpu() for part in parts])

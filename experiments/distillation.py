@@ -28,7 +28,7 @@ from common import RESULTS, circumstances, write
 from scipy.stats import t as student_t
 
 import vitsearch
-from vitsearch.environment import pick_device
+from vitsearch.environment import pick_device, usable_precision
 
 STUDENT = {
     "space": "autoformer-tiny-plain",
@@ -126,7 +126,8 @@ def main() -> None:
     kept = ("test_top1", "test_top5", "test_loss", "test_images", "steps", "images_seen", "wall_seconds", "last_epoch")
     about = circumstances(pick_device(options.device), options.commit)
     about |= {"data": options.data, "epochs": options.epochs, "teacher_epochs": options.teacher_epochs}
-    about |= {"precision": options.precision, "image_size": options.image_size, "student": STUDENT}
+    precision = usable_precision(pick_device(options.device), options.precision)
+    about |= {"precision": precision, "image_size": options.image_size, "student": STUDENT}
     about |= {"params": vitsearch.cost_of(STUDENT, vitsearch.Geometry(image_size=options.image_size)).params}
     about |= {"seconds": round(time.perf_counter() - start, 1), "command": " ".join(sys.argv)}
     found |= {"teacher": {name: teacher[name] for name in kept}}

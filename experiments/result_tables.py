@@ -23,9 +23,11 @@ WEIGHTS = {"tuned": "that after fine-tuning", "scratch": "that from scratch"}
 
 
 def about(found: Row) -> str:
-    commits = sorted({row["commit"][:7] for row in found.get("cells", found.get("retrained", [])) if "commit" in row})
+    rows = found.get("cells", found.get("retrained", found.get("rows", [])))
+    commits = sorted({row["commit"][:7] for row in rows if "commit" in row})
     machines = sorted({row["machine"] for row in found.get("cells", []) if "machine" in row}) or [found["machine"]]
-    made = f"`{found['command']}`: {', '.join(machines)}, torch {found['versions']['torch']}, "
+    commands = list(dict.fromkeys(row["command"] for row in rows if "command" in row)) or [found["command"]]
+    made = f"{', '.join(f'`{one}`' for one in commands)}: {', '.join(machines)}, torch {found['versions']['torch']}, "
     made += f"commit {', '.join(commits) or found['commit'][:7]}"
     if (teacher := found.get("teacher")) is not None:
         made += f"; guided ({teacher['kind']}) by {teacher['network']}, itself {teacher['test_top1']:.2f} %"

@@ -87,7 +87,7 @@ def evolved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     strategy, chunk = request.param
     out = tmp_path_factory.mktemp("studies") / "evolved"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitsearch.scoring.CHUNK_OF_LIGHT", chunk)
+        patch.setattr("vitsearch.scoring.CHUNK_ON_CPU", chunk)
         search(out, trials=26, strategy=strategy, objective="dss,min:params")
     assert Study.open(out).chunk == chunk and Study.open(out).plan.strategy == strategy
     return out, strategy
@@ -409,8 +409,8 @@ def test_a_study_without_success_has_no_best(whole: Path) -> None:
 
 def test_progress_is_told(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    search(tmp_path / "seen", trials=108, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))
-    assert seen == [(0, 108), (96, 108), (108, 108)]
+    search(tmp_path / "seen", trials=60, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))
+    assert seen == [(0, 60), (48, 60), (60, 60)]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

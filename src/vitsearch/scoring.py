@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from vitsearch.architecture import Architecture, Attention, Settings, check_seed, check_whole
-from vitsearch.cost import IMAGENET, Geometry, architecture_cost
+from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.data import (
     Batch,
     ImageSource,
@@ -37,14 +37,12 @@ from vitsearch.spaces import canonical, decode, space_over
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
-CPU_ROOM, CPU_MOST = 3 << 29, 16
+CPU_ROOM, CPU_MOST = 1 << 30, 12
 """On the CPU, networks at once save calls; beyond this many bytes or networks, caches lose what the calls gain."""
-CHUNK_ON_GPU, CHUNK_OF_MIXED, CHUNK_OF_LIGHT, CHUNK_ON_CPU, CHUNK_OF_SLOW, CHUNK_ALONE = 2048, 256, 96, 48, 16, 8
+CHUNK_ON_GPU, CHUNK_OF_MIXED, CHUNK_ON_CPU, CHUNK_OF_SLOW, CHUNK_ALONE = 2048, 256, 48, 16, 8
 """Networks between two writes of a journal: a stopped search loses no more. On a GPU, mixed are proxies of which some
-take networks one by one; on a CPU, slow is all but DSS, SynFlow and sizes, and light are networks of fewer MACs than
-LIGHT. Alone is who gains nothing from company, such as a network that a supernet evaluates."""
-LIGHT = 3_000_000_000
-"""Two cores take about five seconds for DSS of a chunk of autoformer-tiny, whose largest network has 2.5e9."""
+take networks one by one; on a CPU, slow is all but DSS, SynFlow and sizes. Alone is who gains nothing from company,
+such as a network that a supernet evaluates."""
 Known = tuple[dict[str, float], float]  # scores that a batch gave, and seconds
 
 
@@ -118,17 +116,14 @@ class ProxyEvaluator:
         return self._banks[key]
 
     def chunk(self, settings: Settings) -> int:
-        """How many networks of this one's kind to give at a time."""
+        """How many networks of this one's space to give at a time."""
         slow = {text: proxy.name for text, (proxy, _) in self.proxies.items() if proxy.name not in BASELINES}
         together = {text for text in slow if goes_batched(text, self.batch_size)}
         if slow and not (together and can_batch(decode(settings).present())):
             return CHUNK_ALONE
         if self.device.type != "cpu":
             return CHUNK_ON_GPU if together == slow.keys() else CHUNK_OF_MIXED
-        if not CENTRED.issuperset(slow.values()):
-            return CHUNK_OF_SLOW
-        macs = architecture_cost(decode(settings).present(), self.geometry).macs
-        return CHUNK_OF_LIGHT if macs < LIGHT else CHUNK_ON_CPU
+        return CHUNK_ON_CPU if CENTRED.issuperset(slow.values()) else CHUNK_OF_SLOW
 
     def __call__(self, architectures: Sequence[Settings]) -> list[Score]:
         """Batched where possible, one by one where not. Out of memory, all is done again with half as many at once."""

@@ -3,6 +3,8 @@
     python experiments/vitas_table3.py --data parquet:cifar10 --work runs/vitas [--rows 6 0 8] [--seeds 3]
         --set epochs=16 --set batch_size=256 --set optimizer=nadamuon --set learning_rate=0.002 --set warmup_epochs=1
         --set clip=1 --set augmentation.crop=padded --set precision=bfloat16 --set crop_percent=1   # small images
+        --space vitas:embed_dim=48+96+144+192,num_heads=3+6+12,attention_dim=720,mlp_dim=720,slot_count=8
+        --budget 104789088 --images 500 --at-once 9                                          # on one GPU, in minutes
 
 The super-transformer of Table 2's row 7 at one budget (DeiT-Ti's MACs unless given) with DeiT's recipe (RandAugment,
 Mixup, CutMix, erasing, stochastic depth, repeated augmentation), with CutMix and erasing, and with neither, at equal

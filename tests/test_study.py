@@ -407,6 +407,17 @@ def test_a_study_without_success_has_no_best(whole: Path) -> None:
         empty.trial("best")
 
 
+def test_one_objective_of_several_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for strategy, expected in (("evolution:population=4", 1), ("nsga2:population=4", 0)):
+        caplog.clear()
+        with caplog.at_level("INFO", logger="vitsearch"):
+            search(tmp_path / strategy[:5], trials=4, objective="params,min:macs", strategy=strategy)
+        assert (
+            len([line for line in caplog.messages if "goes by params alone; nsga2 searches by several" in line])
+            == expected
+        )
+
+
 def test_progress_is_told(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     search(tmp_path / "seen", trials=60, objective="params", progress=lambda done, wanted: seen.append((done, wanted)))

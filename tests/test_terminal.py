@@ -33,6 +33,19 @@ def test_plain_lines(clock: list[float], caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages == ["searching 40/60, 2.00/s, 10 s left", "searching in time 55/60, 1.75/s, 3 s left"]
 
 
+def test_what_was_done_before_the_first_line_does_not_count(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither its number nor its time."""
+    caplog.set_level(logging.INFO, "vitsearch")
+    with progress_bar("scoring", 120) as tick:
+        clock[0] += 80
+        tick(48)
+        clock[0] += 20
+        tick(60)
+    assert caplog.messages == ["scoring 60/120, 0.60/s, 100 s left"]
+
+
 def test_each_part_of_the_work_has_its_own_pace(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "vitsearch")
     with progress_bar("evolving", 1) as tick:

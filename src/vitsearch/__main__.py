@@ -20,7 +20,10 @@ def run() -> None:
 
     if usual:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.exit(main())
+    code = main()
+    if usual:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done and said
+    sys.exit(code)
 
 
 def leave(number: int, frame: FrameType | None) -> None:

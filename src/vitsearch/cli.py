@@ -243,6 +243,7 @@ def score(
         groups.setdefault((*key, str(item.settings["space"])), []).append(number)
     rows: dict[int, dict[str, Any]] = {}
     with progress_bar("scoring", len(given) + len(timm or [])) as tick:
+        tick(0)
         for (geometry, used, scheme, _), numbers in groups.items():
             evaluator = ProxyEvaluator(names, geometry=geometry, seed=used, weights=scheme, **options)
             size = evaluator.chunk(given[numbers[0]].settings)

@@ -68,6 +68,9 @@ def supernet_and_images(text: str) -> tuple[str, int | None]:
     """What follows `supernet:` in an objective: a folder, or `FOLDER:images=1000`; None: all validation images."""
     folder, given, count = text.rpartition(IMAGES)
     if not given:
+        _, colon, option = text.rpartition(":")
+        if not text or (colon and "=" in option and not Path(text).exists()):
+            raise VitsearchError(f"`objective` must be supernet:DIR or supernet:DIR{IMAGES}N, but got {brief(text)}")
         return text, None
     if not (count.isascii() and count.isdecimal() and len(count) < 10):
         raise VitsearchError(f"`images` must be a whole number, as in supernet:DIR{IMAGES}1000, but got {brief(count)}")

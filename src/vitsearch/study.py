@@ -274,10 +274,8 @@ def run_search(
         weights=weights,
         speed=speed.limits if speed else None,
     )
-    asked = parse_strategy(
-        strategy
-    )  # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
-    domain = plan.domain(speed)
+    # an unknown name, limits that nothing satisfies and bad data must leave no folder behind
+    asked, domain = parse_strategy(strategy), plan.domain(speed)
     if domain.space != found:
         raise VitsearchError(f"`space` must be registered as it is, but {found.name!r} is another space there")
     if speed:
@@ -298,6 +296,8 @@ def run_search(
         latency=speed.model if speed else None,
     )
     evaluator.check(found, geometry)
+    if getattr(asked, "one_objective", False) and len(names) > 1:
+        log.info("%s goes by %s alone; nsga2 searches by several", strategy, names[0])
     chunk = evaluator.chunk(first[0]) if first else 1
     environment = describe_environment(chosen) | evaluator.digests() | evaluator.precision(chosen)
     older, path = evaluator.precision(None), Path(out)  # older folders do not say what they took

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from vitsearch.architecture import Settings
 from vitsearch.arguments import note_outside, read_architecture, read_architectures, read_candidates
-from vitsearch.errors import BadSettings
+from vitsearch.errors import BadSettings, VitsearchError
 from vitsearch.options import (
     AllowChangedOption,
     ArchArgument,
@@ -121,6 +121,9 @@ def supernet_train(
     if subnets is None:
         subnets = "uniform" if chosen_before is None else "balanced"
     scheme = scheme_of(subnets, found, chosen_before)
+    if subnets == "identity":
+        rule = "must say its probability, as in identity:probability=0.46; `vitsearch identity` finds that of a budget"
+        raise VitsearchError(f"`subnets` {rule}, but got {subnets!r}")
     chosen = read_recipe(recipe, epochs, batch_size, changes)
     plan = TrainingPlan(
         space={"name": found.name, "fixed": found.fixed()},

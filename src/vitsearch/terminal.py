@@ -79,9 +79,7 @@ def _plain_lines(what: str, total: int) -> Callable[..., None]:
     def tick(done: int, wanted: int | None = None, note: str = "") -> None:
         nonlocal start, said, first, last
         now, end = time.monotonic(), total if wanted is None else wanted
-        if first is None:
-            first = done  # what was there before says nothing about the pace
-        elif done < last:  # another part of the work, with a pace of its own
+        if first is None or done < last:  # what was there before, or another part of the work, with a pace of its own
             start, first = now, done
         last = done
         if now - said < PLAIN_EVERY or done == first or now == start:

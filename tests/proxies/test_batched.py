@@ -239,10 +239,13 @@ def test_there_is_no_float64_on_apples_gpus() -> None:
     assert evaluator(["dss"], device=torch.device("mps")).device == torch.device("cpu")
 
 
-def test_memory_bounds_the_batch() -> None:
+def test_memory_bounds_the_batch(caplog: pytest.LogCaptureFixture) -> None:
     networks = sample("autoformer-tiny", 4, seed=6)
     scorer = evaluator(["dss"], memory=1)
-    assert len(scorer(networks)) == 4 and scorer.at_once == 1
+    with caplog.at_level("INFO", logger="vitsearch"):
+        assert len(scorer(networks)) == len(scorer(networks)) == 4 and scorer.at_once == 1
+    (said,) = caplog.messages
+    assert said.startswith("one network at a time: it takes about ") and said.endswith(" MB, of 0 that are given")
     roomy = evaluator(["dss"], memory=64 << 30)
     roomy(networks)
     assert roomy.at_once == CPU_MOST > 1

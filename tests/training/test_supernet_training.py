@@ -180,6 +180,13 @@ def test_networks_that_are_not_of_the_supernet_are_bad_input(trained: Path, tmp_
     assert "must be a part of the supernet" in first["error"] and second["error"] is None and second["top1"] > 0
 
 
+@pytest.mark.parametrize("text", ["", "{run}:img=5", "none:img=5"])
+def test_what_is_asked_of_a_supernet_has_rules(text: str, trained: Path, cli: Any, tmp_path: Path) -> None:
+    objective = f"supernet:{text.format(run=trained)}"
+    said = cli("search", "autoformer-micro", "--objective", objective, "--out", tmp_path / "run").error()
+    assert "`objective` must be supernet:DIR or supernet:DIR:images=N, but got" in said
+
+
 @pytest.mark.parametrize("command", [["train", "--timm", "test_vit"], ["supernet", "train", "autoformer-micro"]])
 def test_a_kind_of_distillation_needs_a_teacher(command: list[str], tmp_path: Path, cli: Any) -> None:
     said = cli(*command, "--distill-kind", "xx", "--out", tmp_path / "run").error()

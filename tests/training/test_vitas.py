@@ -79,7 +79,6 @@ def test_from_a_budget_to_a_retrained_network(tmp_path: Path, cli: Callable[...,
     ("subnets", "strategy"),
     [
         ("identity:probability=0.462541", "nsga2:parents=20,identity=0.462541 --trials 2000"),
-        ("identity", "nsga2:parents=20,identity=0.5 --trials 2000"),
         ("uniform", "evolution --trials 1000"),
     ],
 )
@@ -210,6 +209,12 @@ def test_steps_draw_with_the_probability() -> None:
 def test_schemes_have_rules(text: str, space: str, message: str) -> None:
     with pytest.raises(VitsearchError, match=message):
         scheme_of(text, SPACES[space], None)
+
+
+def test_a_supernet_is_told_its_probability(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    """It follows from a budget: without one, half of all slots would be empty, whatever that costs."""
+    said = cli("supernet", "train", "vitas-micro", "--subnets", "identity", *SIZES, "--out", tmp_path / "run").error()
+    assert "`subnets` must say its probability" in said and not (tmp_path / "run").exists()
 
 
 def test_the_first_generation_lies_in_the_window_and_leans() -> None:

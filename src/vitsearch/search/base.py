@@ -141,7 +141,8 @@ class Strategy(Protocol):
     """Proposes the next architectures. Same domain, history and seed: same proposal.
 
     Fewer than `count` are given where the next ones need the results of these: it is asked again when they are there.
-    None means that there is nothing left to try. A strategy that is a dataclass has its fields as options.
+    None means that there is nothing left to try. A strategy that is a dataclass has its fields as options. One that
+    looks at the first of several objectives alone says so with `one_objective = True`.
     """
 
     def ask(self, domain: Domain, history: History, seed: int, count: int) -> Sequence[Settings]: ...

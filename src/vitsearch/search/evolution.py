@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 from vitsearch.architecture import Settings, check_whole
 from vitsearch.errors import VitsearchError
@@ -19,6 +20,7 @@ from vitsearch.search.operators import crossover, mutate
 class Evolution:
     """Looks at the first objective alone. The defaults are AutoFormer's."""
 
+    one_objective: ClassVar[bool] = True
     population: int = 50
     parents: int = 10
     """As many of the best trials of all generations have children."""

@@ -98,7 +98,8 @@ def read_plan(folder: Path) -> tuple[TrainingPlan, list[dict[str, Any]]]:
     except (FileNotFoundError, NotADirectoryError):
         raise BadStudy(f"{folder} is not a training: it has no {STUDY}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("kind") not in ("train", "supernet"):
-        raise BadStudy(f"{file} must have format {FORMAT} and kind 'train' or 'supernet'")
+        kind = data.get("kind") if isinstance(data, dict) else None
+        raise BadStudy(f"{file} must have format {FORMAT} and kind 'train' or 'supernet', but got kind {brief(kind)}")
     environments = data.get("environments")
     if not isinstance(environments, list) or not environments or not all(isinstance(one, dict) for one in environments):
         raise BadStudy(f"{file} must have environments, one object or more, but got {brief(environments)}")

@@ -204,6 +204,21 @@ def search_speed(found: Row) -> list[str]:
     return [f"{what} of {side} px: {times}."]
 
 
+def vitas_figures(found: Row) -> list[str]:
+    """How far apart maps are: of two head counts in the same supernets, and of one in two supernets."""
+    rows = []
+    for one in found["figure4"]:
+        few, many = one["heads"]
+        what = f"{few} and {many} heads, in one supernet" if few != many else f"{few} heads, in two supernets"
+        blocks = zip(*one["apart"], strict=True)
+        rows.append([what, *(f"{fmean(block):.3f} ({min(block):.3f} to {max(block):.3f})" for block in blocks)])
+    trained, *_ = found["supernets"]
+    drawn = [one["validation_drawn_top1"] for one in found["supernets"]]
+    reached = f"{min(drawn):.1f} to {max(drawn):.1f} % of the validation part for networks as steps draw them"
+    about = f"{len(drawn)} supernets of {trained['data']}, {trained['epochs']} epochs, {reached}."
+    return [about, "", *table(["maps of", "first block", "second block"], rows)]
+
+
 def vitas_table3(found: Row) -> list[str]:
     rows = [
         [
@@ -346,6 +361,7 @@ TABLES: dict[str, tuple[str, Callable[[Row], list[str]]]] = {
     "vitas_table3.json": ("vitas.md", vitas_table3),
     "vitas_table2-fashion-mnist.json": ("vitas.md", vitas_table2),
     "vitas_table3-fashion-mnist.json": ("vitas.md", vitas_table3),
+    "vitas_figures.json": ("vitas.md", vitas_figures),
     "search_speed.json": ("vitas.md", search_speed),
     "s3_cifar10.json": ("s3.md", s3_cifar10),
     "s3_bias_tables.json": ("s3.md", s3_bias_tables),

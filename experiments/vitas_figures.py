@@ -1,12 +1,13 @@
 """ViTAS, Figures 3 and 4: heads and ratios of found networks, and attention maps for different head counts.
 
-    python experiments/vitas_figures.py --networks found#best other#best --supernet super [--images 4] [--device auto]
+    python experiments/vitas_figures.py --networks found#best other#best --supernet super [other] [--images 4]
 
 Figure 3: heads of each block and the ratios of layers (1 is the width of the embedding, 2i and 2i + 1 are attention and
 MLP of block i), without empty slots. Figure 4: where the class token looks in the first two blocks, the mean over
-heads, in one network of the supernet for each head count, all else equal, on validation images; and how far apart the
-maps of two head counts are (half the sum of absolute differences: 0 for the same map, 1 for disjoint ones). Writes
-results/vitas_figures.json and vitas_figure3.svg, vitas_figure4.svg beside it.
+heads, in one network of the first supernet for each head count, all else equal, on validation images; and how far apart
+the maps of two head counts are (half the sum of absolute differences: 0 for the same map, 1 for disjoint ones), beside
+those of one head count in two supernets, of other seeds. Writes results/vitas_figures.json, and vitas_figure3.svg and
+vitas_figure4.svg beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from common import RESULTS, circumstances, write
+from common import RESULTS, circumstances, command_line, write
 from torch import Tensor, nn
 
 from vitsearch import architecture as blueprint
@@ -29,15 +30,18 @@ from vitsearch.models import VisionNetwork
 from vitsearch.models.layers import Attention
 from vitsearch.spaces import space_of
 from vitsearch.spaces.ratioed import Ratioed
+from vitsearch.training.plan import read_plan, read_result
 from vitsearch.training.supernet import TrainedSupernet, read_supernet
 
 BLOCKS = 2
+Maps = dict[int, list[Tensor]]
+"""For each head count those of the first blocks, [images, side, side] each."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", required=True, help="files, or trials of studies")
-    parser.add_argument("--supernet", required=True)
+    parser.add_argument("--supernet", nargs="+", required=True, help="folders, of one space")
     parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--commit")
@@ -52,11 +56,18 @@ def main() -> None:
         for number in range(len(several))
     ]
     layers = [layers_of(settings) for settings in networks]
-    images, maps = attention_maps(read_supernet(options.supernet), options.images, device)
-    found = circumstances(device, options.commit) | {"networks": networks, "figure3": layers}
-    write("vitas_figures.json", found | {"figure4": distances(maps)}, options.out)
+    several = [attention_maps(read_supernet(folder), options.images, device) for folder in options.supernet]
+    found = circumstances(device, options.commit) | {"command": command_line(), "networks": networks, "figure3": layers}
+    found |= {"supernets": [how_trained(Path(folder)) for folder in options.supernet], "images": options.images}
+    write("vitas_figures.json", found | {"figure4": distances([maps for _, maps in several])}, options.out)
     draw_layers(layers, names, options.out / "vitas_figure3.svg")
-    draw_maps(images, maps, options.out / "vitas_figure4.svg")
+    draw_maps(*several[0], options.out / "vitas_figure4.svg")
+
+
+def how_trained(folder: Path) -> dict[str, Any]:
+    plan, _ = read_plan(folder)
+    about = {"data": Path(plan.data).name, "epochs": plan.recipe.epochs, "subnets": plan.subnets, "seed": plan.seed}
+    return about | read_result(folder)
 
 
 def layers_of(settings: Settings) -> dict[str, list[float]]:
@@ -72,10 +83,7 @@ def layers_of(settings: Settings) -> dict[str, list[float]]:
 
 
 @torch.no_grad()
-def attention_maps(
-    trained: TrainedSupernet, count: int, device: torch.device
-) -> tuple[Tensor, dict[int, list[Tensor]]]:
-    """Images, and for each head count the maps [images, side, side] of the first blocks."""
+def attention_maps(trained: TrainedSupernet, count: int, device: torch.device) -> tuple[Tensor, Maps]:
     plan, supernet = trained
     space, data = cast(Ratioed, supernet.space), open_training_data(plan.data)
     batches = evaluation_batches(
@@ -109,12 +117,21 @@ def where_the_class_token_looks(network: VisionNetwork, number: int, images: Ten
     return (weights / weights.sum(1, keepdim=True)).reshape(batch, side, side).cpu()
 
 
-def distances(maps: dict[int, list[Tensor]]) -> list[dict[str, Any]]:
-    found = []
-    for (one, ours), (other, theirs) in itertools.combinations(maps.items(), 2):
-        apart = [float((a - b).abs().sum((1, 2)).mean() / 2) for a, b in zip(ours, theirs, strict=True)]
-        found.append({"heads": [one, other], "apart": apart})
+def distances(several: list[Maps]) -> list[dict[str, Any]]:
+    """In each block: of two head counts in every supernet, and of one in every pair of supernets."""
+    found: list[dict[str, Any]] = [
+        {"heads": [one, other], "apart": [apart(maps[one], maps[other]) for maps in several]}
+        for one, other in itertools.combinations(several[0], 2)
+    ]
+    pairs = list(itertools.combinations(several, 2))
+    for heads in several[0] if pairs else ():
+        alike = [apart(ours[heads], theirs[heads]) for ours, theirs in pairs]
+        found.append({"heads": [heads, heads], "apart": alike})
     return found
+
+
+def apart(ours: list[Tensor], theirs: list[Tensor]) -> list[float]:
+    return [float((a - b).abs().sum((1, 2)).mean() / 2) for a, b in zip(ours, theirs, strict=True)]
 
 
 def draw_layers(layers: list[dict[str, list[float]]], names: list[str], file: Path) -> None:
@@ -134,21 +151,23 @@ def draw_layers(layers: list[dict[str, list[float]]], names: list[str], file: Pa
     plt.close(figure)
 
 
-def draw_maps(images: Tensor, maps: dict[int, list[Tensor]], file: Path) -> None:
+def draw_maps(images: Tensor, maps: Maps, file: Path) -> None:
     import matplotlib.pyplot as plt
 
     shown = images.float().cpu()
     low, high = shown.amin((1, 2, 3), keepdim=True), shown.amax((1, 2, 3), keepdim=True)
     shown = ((shown - low) / (high - low).clamp_min(1e-6)).permute(0, 2, 3, 1)
-    columns = 1 + BLOCKS
+    places = list(itertools.product(range(BLOCKS), maps))
+    columns = 1 + len(places)
     figure, axes = plt.subplots(
-        len(images) * len(maps), columns, figsize=(2 * columns, 2 * len(images) * len(maps)), squeeze=False
+        len(images), columns, figsize=(1.5 * columns, 1.5 * len(images)), squeeze=False, layout="constrained"
     )
-    for number, (image, heads) in enumerate(itertools.product(range(len(images)), maps)):
-        axes[number, 0].imshow(shown[image].numpy())
-        axes[number, 0].set_ylabel(f"{heads} heads")
-        for block in range(BLOCKS):
-            axes[number, 1 + block].imshow(maps[heads][block][image].numpy(), cmap="gray")
+    for image, row in enumerate(axes):
+        row[0].imshow(shown[image].numpy())
+        for axis, (block, heads) in zip(row[1:], places, strict=True):
+            axis.imshow(maps[heads][block][image].numpy(), cmap="gray")
+            if image == 0:
+                axis.set_title(f"block {block + 1}, {heads} head{'s' * (heads > 1)}", fontsize=9)
     for each in axes.flat:
         each.set(xticks=[], yticks=[])
     figure.savefig(file)

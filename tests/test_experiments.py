@@ -270,14 +270,17 @@ def test_figures_of_vitas(tmp_path: Path, experiments: Any, monkeypatch: pytest.
     network = {"space": "vitas-micro", "patch_size": 4, "embed_dim": 16, "num_heads": [0, 2, 0, 4]}
     network |= {"attention_ratio": [None, 0.5, None, 1.0], "mlp_ratio": [None, 1.0, None, 0.5]}
     (tmp_path / "network.json").write_text(json.dumps(network))
-    options = ["--networks", str(tmp_path / "network.json"), "--supernet", str(tmp_path / "supernet"), "--images", "1"]
-    options += ["--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
+    options = ["--networks", str(tmp_path / "network.json"), "--supernet", *2 * [str(tmp_path / "supernet")]]
+    options += ["--images", "2", "--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["vitas_figures.py", *options])
     experiments("vitas_figures").main()
     found = json.loads((tmp_path / "vitas_figures.json").read_text())
     assert found["figure3"] == [{"heads": [2, 4], "ratios": [0.5, 0.5, 1.0, 1.0, 0.5]}]
-    ((heads, apart),) = ((one["heads"], one["apart"]) for one in found["figure4"])
-    assert heads == [2, 4] and all(0 < distance < 1 for distance in apart)
+    other, *alike = found["figure4"]
+    assert other["heads"] == [2, 4] and all(0 < distance < 1 for apart in other["apart"] for distance in apart)
+    assert alike == [{"heads": [heads, heads], "apart": [[0.0, 0.0]]} for heads in (2, 4)]  # the same supernet twice
+    shown = experiments("result_tables").vitas_figures(found)
+    assert "2 and 4 heads" in shown[-3] and f"{other['apart'][0][1]:.3f}" in shown[-3]
     assert all((tmp_path / f"vitas_figure{number}.svg").stat().st_size > 1000 for number in (3, 4))
 
 

@@ -215,7 +215,10 @@ def vitas_figures(found: Row) -> list[str]:
     trained, *_ = found["supernets"]
     drawn = [one["validation_drawn_top1"] for one in found["supernets"]]
     reached = f"{min(drawn):.1f} to {max(drawn):.1f} % of the validation part for networks as steps draw them"
-    about = f"{len(drawn)} supernets of {trained['data']}, {trained['epochs']} epochs, {reached}."
+    about = (
+        f"{len(drawn)} supernets of {trained['data']}, {trained['epochs']} epochs, {reached}. How far maps are apart "
+    )
+    about += f"(0: the same, 1: disjoint; means over {found['images']} images, in brackets the range over supernets):"
     return [about, "", *table(["maps of", "first block", "second block"], rows)]
 
 

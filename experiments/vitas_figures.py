@@ -42,7 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", required=True, help="files, or trials of studies")
     parser.add_argument("--supernet", nargs="+", required=True, help="folders, of one space")
-    parser.add_argument("--images", type=int, default=4)
+    parser.add_argument("--images", type=int, default=4, help="in the picture")
+    parser.add_argument("--measured", type=int, default=256, help="images over which distances are means")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--commit")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -56,12 +57,15 @@ def main() -> None:
         for number in range(len(several))
     ]
     layers = [layers_of(settings) for settings in networks]
-    several = [attention_maps(read_supernet(folder), options.images, device) for folder in options.supernet]
+    count = max(options.images, options.measured)
+    several = [attention_maps(read_supernet(folder), count, device) for folder in options.supernet]
     found = circumstances(device, options.commit) | {"command": command_line(), "networks": networks, "figure3": layers}
-    found |= {"supernets": [how_trained(Path(folder)) for folder in options.supernet], "images": options.images}
+    found |= {"supernets": [how_trained(Path(folder)) for folder in options.supernet], "images": count}
     write("vitas_figures.json", found | {"figure4": distances([maps for _, maps in several])}, options.out)
     draw_layers(layers, names, options.out / "vitas_figure3.svg")
-    draw_maps(*several[0], options.out / "vitas_figure4.svg")
+    images, maps = several[0]
+    shown = {heads: [block[: options.images] for block in blocks] for heads, blocks in maps.items()}
+    draw_maps(images[: options.images], shown, options.out / "vitas_figure4.svg")
 
 
 def how_trained(folder: Path) -> dict[str, Any]:

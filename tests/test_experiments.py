@@ -271,10 +271,11 @@ def test_figures_of_vitas(tmp_path: Path, experiments: Any, monkeypatch: pytest.
     network |= {"attention_ratio": [None, 0.5, None, 1.0], "mlp_ratio": [None, 1.0, None, 0.5]}
     (tmp_path / "network.json").write_text(json.dumps(network))
     options = ["--networks", str(tmp_path / "network.json"), "--supernet", *2 * [str(tmp_path / "supernet")]]
-    options += ["--images", "2", "--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
+    options += ["--images", "2", "--measured", "8", "--device", "cpu", "--commit", "none", "--out", str(tmp_path)]
     monkeypatch.setattr("sys.argv", ["vitas_figures.py", *options])
     experiments("vitas_figures").main()
     found = json.loads((tmp_path / "vitas_figures.json").read_text())
+    assert found["images"] == 8
     assert found["figure3"] == [{"heads": [2, 4], "ratios": [0.5, 0.5, 1.0, 1.0, 0.5]}]
     other, *alike = found["figure4"]
     assert other["heads"] == [2, 4] and all(0 < distance < 1 for apart in other["apart"] for distance in apart)

@@ -311,7 +311,7 @@ def test_lower_precision_trains_and_resumes(tmp_path: Path, precision: Any) -> N
 
 def test_a_processor_without_units_trains_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder says so, and the rest of such a training is not done in another precision."""
-    monkeypatch.setattr(environment, "processor_facts", lambda: {"avx2": True})
+    monkeypatch.setattr(environment, "processor_facts", lambda: {"avx2": True, "avx512_bf16": False})
     recipe = replace(RECIPE, precision="bfloat16", epochs=1)
     with pytest.raises(Stop):
         train_network(plan(recipe), tmp_path / "half", machine=CPU, progress=stop_at(4))

@@ -21,7 +21,8 @@ from vitsearch.architecture import Absent, Architecture, Attention, Settings
 from vitsearch.architecture import ClassAttention as ClassAttentionPlan
 from vitsearch.cost import IMAGENET, Cost, Geometry, Limits
 from vitsearch.errors import BadSettings, NothingFits, VitsearchError
-from vitsearch.models import build, layers
+from vitsearch.models import build
+from vitsearch.models.class_attention import ClassAttention
 from vitsearch.search.operators import crossover, mutate
 from vitsearch.spaces import SPACES, canonical, cost_of, decode, outside, sample, space_of
 from vitsearch.spaces.channelwise import Channelwise
@@ -306,7 +307,7 @@ def test_the_class_token_enters_with_class_attention() -> None:
     assert all(torch.equal(patches, first[11][0]) for patches, _ in first[12:])
     assert all(torch.equal(token, first[0][1]) for _, token in first[:12])
     assert not torch.equal(first[12][1], first[11][1]) and not torch.equal(first[13][1], first[12][1])
-    narrow = layers.ClassAttention(77, ClassAttentionPlan(heads=7, head_dim=11, hidden=4))
+    narrow = ClassAttention(77, ClassAttentionPlan(heads=7, head_dim=11, hidden=4))
     by_timm = ClassAttn(77, num_heads=7, qkv_bias=True)
     narrow.load_state_dict(by_timm.state_dict())
     tokens = torch.randn(2, 5, 77, generator=torch.Generator().manual_seed(1))

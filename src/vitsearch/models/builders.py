@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from vitsearch import architecture as blueprint
-from vitsearch.models import convolution, layers
+from vitsearch.models import class_attention, convolution, layers
 
 BlockBuilder = Callable[..., nn.Module]
 
@@ -19,7 +19,9 @@ def attention_block(block: blueprint.Attention, width: int, side: int, eps: floa
 
 
 def class_block(block: blueprint.ClassAttention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:
-    return layers.ClassBlock(layers.ClassAttention(width, block), width, block.hidden, eps, drop_path, True)
+    return class_attention.ClassBlock(
+        class_attention.ClassAttention(width, block), width, block.hidden, eps, drop_path, True
+    )
 
 
 def window_block(block: blueprint.WindowAttention, width: int, side: int, eps: float, drop_path: float) -> nn.Module:

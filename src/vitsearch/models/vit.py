@@ -21,7 +21,7 @@ from vitsearch import architecture as blueprint
 from vitsearch.architecture import Architecture
 from vitsearch.cost import IMAGENET, Geometry
 from vitsearch.errors import BadSettings
-from vitsearch.models import builders, layers
+from vitsearch.models import builders, class_attention, layers
 from vitsearch.models.convolution import as_map, resized
 from vitsearch.models.initialise import initialise
 from vitsearch.models.resize import resize_tables
@@ -243,7 +243,7 @@ class VisionNetwork(nn.Module):
     def set_fused_attention(self, fused: bool) -> VisionNetwork:
         """Which kernel attention uses: torch's fused one, or explicit matrix products. The result is the same."""
         for module in self.modules():
-            if isinstance(module, (layers.Attention, layers.ClassAttention, layers.WindowAttention)):
+            if isinstance(module, (layers.Attention, class_attention.ClassAttention, layers.WindowAttention)):
                 module.fused = fused
         return self
 

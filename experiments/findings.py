@@ -123,6 +123,28 @@ def windows() -> list[list[str]]:
     ]
 
 
+def super_transformers() -> list[list[str]]:
+    """Of ViTAS's supernets on a processor, which are small too."""
+    strong = next(row for row in result("vitas_table3-fashion-mnist")["rows"] if row["row"] == 0)
+    maps: dict[bool, list[float]] = {True: [], False: []}
+    for one in result("vitas_figures")["figure4"]:
+        maps[len(set(one["heads"])) == 1] += [distance for blocks in one["apart"] for distance in blocks]
+    return [
+        [
+            "Does strong augmentation cost a super-transformer accuracy, against a weaker one?",
+            f"{apart(strong['inherited_top1_minus_row_6'])}, in what its networks inherit; from scratch the found ones "
+            f"differ by {apart(strong['retrained_top1_minus_row_6'])}",
+            "vitas.md",
+        ],
+        [
+            "Do other head counts look at other places of an image?",
+            f"their maps are {fmean(maps[False]):.2f} apart (of 1), those of one head count in two supernets "
+            f"{fmean(maps[True]):.2f}",
+            "vitas.md",
+        ],
+    ]
+
+
 def guidance() -> list[str]:
     found = result("distillation-flowers102-96px")
     found |= found["difference"]
@@ -131,7 +153,8 @@ def guidance() -> list[str]:
 
 
 def main() -> None:
-    rows = [*proxies(), dss(), *discovered(), *winners(), *supernet(), *prenas(), *spaces(), *windows(), guidance()]
+    rows = [*proxies(), dss(), *discovered(), *winners(), *supernet(), *prenas(), *spaces(), *windows()]
+    rows += [*super_transformers(), guidance()]
     lines = ["| question | answer | more |", "|---|---|---|"]
     lines += [f"| {what} | {answer} | [{page}]({page}) |" for what, answer, page in rows]
     put("findings.md", __file__, "\n".join(["", *lines, ""]))

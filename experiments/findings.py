@@ -138,11 +138,15 @@ def super_transformers() -> list[list[str]]:
         ],
         [
             "Do other head counts look at other places of an image?",
-            f"their maps are {fmean(maps[False]):.2f} apart (of 1), those of one head count in two supernets "
-            f"{fmean(maps[True]):.2f}",
+            f"their maps are {middle_and_ends(maps[False])} apart (of 1), those of one head count in two supernets "
+            f"{middle_and_ends(maps[True])}",
             "vitas.md",
         ],
     ]
+
+
+def middle_and_ends(values: list[float]) -> str:
+    return f"{fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def guidance() -> list[str]:

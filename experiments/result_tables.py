@@ -209,7 +209,11 @@ def vitas_figures(found: Row) -> list[str]:
     rows = []
     for one in found["figure4"]:
         few, many = one["heads"]
-        what = f"{few} and {many} heads, in one supernet" if few != many else f"{few} heads, in two supernets"
+        what = (
+            f"{few} and {many} heads, in one supernet"
+            if few != many
+            else f"{few} head{'s' * (few > 1)}, in two supernets"
+        )
         blocks = zip(*one["apart"], strict=True)
         rows.append([what, *(f"{fmean(block):.3f} ({min(block):.3f} to {max(block):.3f})" for block in blocks)])
     trained, *_ = found["supernets"]

@@ -87,7 +87,7 @@ class ProxyEvaluator:
         self.source: ImageSource = open_data(data)
         self.traces = frozenset(trace for proxy, _ in self.proxies.values() for trace in proxy.traces)
         self._batch: Batch | None = None
-        self._told = False
+        self._said_how_little = False
         self._banks: dict[tuple[str, str], WeightBank] = {}
         if any(proxy.needs_data for proxy, _ in self.proxies.values()):
             self.batch()  # bad data stops here, not in every trial
@@ -189,8 +189,8 @@ class ProxyEvaluator:
             each = max(each, self._bytes_at_once(plan, ways[kind]))
         room, on_cpu = self.memory * 3 // 4, self.device.type == "cpu"
         room = room // torch.get_num_threads() if on_cpu else room
-        if each > room and not self._told:
-            self._told = True
+        if each > room and not self._said_how_little:
+            self._said_how_little = True
             log.info("one network at a time: it takes about %d MB, of %d that are given", each >> 20, room >> 20)
         if self.at_once is not None:
             return self.at_once if self.at_once * each <= room else min(self.at_once, round_down(max(1, room // each)))

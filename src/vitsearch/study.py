@@ -343,7 +343,7 @@ def open_or_create(
 ) -> Study:
     """The study in this folder, which must be of this plan, or a new one; `chunk` is that of a new one.
 
-    `older` is what an environment of a folder that does not say it was.
+    `older` is what holds of a folder whose environment does not say it.
     """
     if (path / "study.json").exists():
         return _reopen(Study.open(path), plan, environment, journal, allow_changed, older or {})

@@ -87,6 +87,21 @@ def test_a_device_beside_the_definitions(tmp_path: Path, experiments: Any, monke
     assert trained["close"] and 1e-3 < trained["errors"]["definition"] < 0.1  # what bfloat16 costs
 
 
+def test_supernets_beside_networks_by_themselves(
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = experiments("supernet_agreement")
+    options = ["--spaces", "autoformer-micro", "--networks", "3", "--commit", "none", "--device", "cpu"]
+    monkeypatch.setattr("sys.argv", ["supernet_agreement.py", *options, "--out", str(tmp_path)])
+    for close, code in ((1e-5, 0), (-1.0, 1)):
+        monkeypatch.setattr(script, "CLOSE", close)
+        with pytest.raises(SystemExit) as ended:
+            script.main()
+        assert ended.value.code == code
+    (row,) = json.loads((tmp_path / "supernet_agreement.json").read_text())["rows"]
+    assert (row["space"], row["networks"]) == ("autoformer-micro", 3)
+
+
 def test_picks_compared_with_published_ones(experiments: Any) -> None:
     script = experiments("prenas_published")
     one = {"embed_dim": 8, "depth": 4, "num_heads": [3, 3, 4, 4], "mlp_ratio": [4.0] * 4}

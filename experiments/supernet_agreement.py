@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ def agreement(name: str, count: int, image_size: int, device: torch.device) -> d
     for settings in networks.values():
         network = space.decode(settings)
         alone = supernet.extract(network).train(supernet.batch_norm)(images)
-        largest = max(largest, float((supernet(images, network) - alone).abs().max() / alone.abs().max()))
+        difference = float((supernet(images, network) - alone).abs().max() / alone.abs().max())
+        largest = max(largest, math.inf if math.isnan(difference) else difference)  # logits that are all zero, too
     return {"space": name, "networks": len(networks), "image_size": image_size, "largest_difference": largest}
 
 

@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     device = pick_device(options.device)
     about = circumstances(device, options.commit) | {"command": command_line()}
-    own = {key: about[key] for key in ("machine", "commit")}
+    own = {key: about[key] for key in ("machine", "commit", "command")}
     path = options.out / NAME
     rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
     for name in options.spaces:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from vitsearch import sample
 from vitsearch.architecture import Attention as Block
 from vitsearch.cost import Geometry
 from vitsearch.models.layers import Attention
-from vitsearch.proxies import batched, centred, diversity
+from vitsearch.proxies import batched, centred, diversity, group_pass
 from vitsearch.scoring import ProxyEvaluator
 from vitsearch.spaces import decode
 
@@ -53,15 +55,17 @@ def exactly(x: Tensor, back: Tensor, run: Any, *weights: Tensor) -> list[Tensor]
     return [torch.stack(values) for values in zip(*found, strict=True)]
 
 
-def mlp(dtype: torch.dtype) -> tuple[list[Tensor], Any, list[Tensor]]:
-    x, back = (alike(3, 11, 6, seed=seed).to(dtype) for seed in (3, 5))
+def mlp(dtype: torch.dtype, leading: int, spread: float = 0.1) -> tuple[list[Tensor], Any, list[Tensor]]:
+    """With a first token that is a hundred times as far away as all others."""
+    x, back = (alike(3, 11, 6, seed=seed, spread=spread).to(dtype) for seed in (3, 5))
+    x[:, 0] += 100 * spread * drawn(3, 6, seed=9)
     weights = [drawn(10, 6, seed=1), drawn(6, 10, seed=2)]
     biases = [drawn(10, seed=7), drawn(6, seed=8)]
     layers = [
         layer(name, weight.to(dtype), bias.to(dtype))
         for name, weight, bias in zip(("first", "second"), weights, biases, strict=True)
     ]
-    found, seen = seen_by(centred.MlpHalf, x, back, *layers, 1e-6)
+    found, seen = seen_by(centred.MlpHalf, x, back, *layers, 1e-6, leading)
     leaves = [weight.requires_grad_() for weight in weights]
 
     def run(one: Tensor) -> Tensor:
@@ -71,46 +75,95 @@ def mlp(dtype: torch.dtype) -> tuple[list[Tensor], Any, list[Tensor]]:
     return found, seen, exactly(x.double(), back.double(), run, *leaves)
 
 
+def distances(found: list[Tensor], exact: list[Tensor]) -> Tensor:
+    """Of outputs and gradients of inputs, for their size."""
+    both = zip(found, exact, strict=False)
+    return torch.stack([(one - other).norm() / other.norm() for one, other in both]).double()
+
+
 def test_mlps_are_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _, exact = mlp(torch.float32)
-    errors = [float((one - other).norm() / other.norm()) for one, other in zip(found, exact, strict=False)]
-    assert 1e-5 < max(errors) < 2**-8  # less than bfloat16 has: it is one of the rest, which is a tenth
+    """Where all tokens go through GELU itself."""
+    found, _, exact = mlp(torch.float32, 11)
+    assert 1e-5 < distances(found, exact).max() < 2**-8  # less than bfloat16 has: it is one of the rest alone
     monkeypatch.setattr(centred, "HALF", torch.float64)
-    found, seen, (*expected, first, second) = mlp(torch.float64)
+    found, seen, (*expected, first, second) = mlp(torch.float64, 11)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     for name, gradient in (("first", first), ("second", second)):
         saliency = (gradient * seen[name]["weight"]).sum((1, 2))
         torch.testing.assert_close(seen[name]["saliency"], saliency, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("distance", [0, 2, 14])
-def test_attention_is_the_definition(monkeypatch: pytest.MonkeyPatch, distance: int) -> None:
-    """With clipped offsets, with all of them, and without relative position."""
+def test_what_the_series_of_mlps_leave_out_is_of_third_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing of it is the first token's."""
     monkeypatch.setattr(centred, "HALF", torch.float64)
-    side, heads, width = 4, 2, 8
+    errors = []
+    for spread in (1e-3, 5e-4, 2.5e-4):
+        found, seen, exact = mlp(torch.float64, 1, spread)
+        names = zip(("first", "second"), exact[2:], strict=True)
+        expected = [(gradient * seen[name]["weight"]).sum((1, 2)) for name, gradient in names]
+        saliencies = [seen[name]["saliency"] for name in ("first", "second")]
+        errors.append(torch.cat([distances(found, exact), distances(saliencies, expected)]))
+    for wide, narrow in pairwise(errors):
+        orders = (wide / narrow).log2()
+        assert (orders > 2.8).all(), orders
+    assert errors[-1].max() < 5e-6  # with the first token in the series it is 1e-4
+
+
+@pytest.fixture
+def attentions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Half blocks as they are here and by the definition, on tokens and tables of a spread."""
+    monkeypatch.setattr(centred, "HALF", torch.float64)
+    side, heads, width, distance = 4, 2, 8, request.param
     torch.manual_seed(0)
     block = Block(heads=heads, head_dim=width, hidden=4, relative_distance=distance)
     attention = Attention(24, block, side, fused=False).double()
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    position = None
-    if attention.relative is not None:
-        tables = {name: table.detach() for name, table in attention.relative.named_parameters()}
-        position = centred.relative(side, distance, **tables)
+    whole = {name: table.detach().clone() for name, table in attention.named_parameters() if "relative" in name}
     qkv, proj = attention.qkv, attention.proj
-    layers = layer("qkv", qkv.weight, qkv.bias), layer("proj", proj.weight, proj.bias)
-    x, back = (alike(3, side**2 + 1, 24, seed=seed) for seed in (0, 4))
-    found, seen = seen_by(centred.AttentionHalf, x, back, *layers, heads, position, 1e-6)
 
-    def run(one: Tensor) -> Tensor:
-        y: Tensor = attention(F.layer_norm(one, (24,), eps=1e-6)[None])[0]
-        return one + y
+    def both(spread: float) -> tuple[list[Tensor], list[Tensor]]:
+        """Outputs, gradients of the inputs and of both weights."""
+        tables = {name.rpartition(".")[2]: spread * table for name, table in whole.items()}
+        attention.load_state_dict({name: spread * table for name, table in whole.items()}, strict=False)
+        position = centred.relative(side, distance, **tables) if tables else None
+        layers = layer("qkv", qkv.weight, qkv.bias), layer("proj", proj.weight, proj.bias)
+        x, back = (alike(3, side**2 + 1, 24, seed=seed, spread=spread) for seed in (0, 4))
+        found, seen = seen_by(centred.AttentionHalf, x, back, *layers, heads, position, 1e-6)
 
-    *expected, of_qkv, of_proj = exactly(x, back, run, qkv.weight, proj.weight)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-    for name, gradient in (("qkv", of_qkv), ("proj", of_proj)):
-        formed = seen[name]["gradient"].formed(torch.arange(3))
-        torch.testing.assert_close(formed, gradient, rtol=1e-8, atol=1e-8)
+        def run(one: Tensor) -> Tensor:
+            y: Tensor = attention(F.layer_norm(one, (24,), eps=1e-6)[None])[0]
+            return one + y
+
+        formed = [seen[name]["gradient"].formed(torch.arange(3)) for name in ("qkv", "proj")]
+        return found + formed, exactly(x, back, run, qkv.weight, proj.weight)
+
+    return both
+
+
+relative_distances = pytest.mark.parametrize("attentions", [0, 2, 14], indirect=True)
+"""Without relative position, with clipped offsets, and with all of them."""
+
+
+@relative_distances
+def test_attention_is_the_definition_to_first_order_in_logits(attentions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With (1 + L) / S, spelled out, in the place of softmax(L), everything is the same."""
+
+    def series(logits: Tensor, dim: int) -> Tensor:
+        return (1 + logits - logits.mean(dim, keepdim=True)) / logits.shape[dim]
+
+    monkeypatch.setattr(Tensor, "softmax", series)
+    for found, exact in zip(*attentions(0.5), strict=True):
+        torch.testing.assert_close(found, exact, rtol=1e-8, atol=1e-9)
+
+
+@relative_distances
+def test_what_even_attention_leaves_out_is_of_higher_order(attentions: Any) -> None:
+    """Third order in what tokens differ by, but for gradients of single tokens: these are q's times second order."""
+    errors = [distances(*attentions(spread)) for spread in (4e-3, 2e-3, 1e-3)]
+    for wide, narrow in pairwise(errors):
+        orders = (wide / narrow).log2()
+        assert (orders > torch.tensor([2.8, 1.8, 2.8, 2.8])).all(), orders
 
 
 @pytest.mark.parametrize("small", [1e-6, 1e-3, 1.0, 0.0])
@@ -148,6 +201,35 @@ def test_dss_keeps_its_digits(monkeypatch: pytest.MonkeyPatch, space: str) -> No
         passes.clear()
     assert scores[True] == pytest.approx([scorer.one(settings).scores["dss"] for settings in networks], rel=5e-5)
     assert scores[True] != scores[False]
+
+
+def test_networks_whose_tokens_are_unlike_each_other_go_without_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those alone, and their scores are those of the pass that knows no base."""
+    monkeypatch.setattr(batched, "pays", lambda device: True)
+    networks = [one for one in sample("autoformer-micro", 40, seed=2) if one["embed_dim"] == 48][:3]
+    plans, geometry = [decode(settings) for settings in networks], Geometry(image_size=224, classes=10)
+    scorer = ProxyEvaluator(["dss"], geometry=geometry, seed=0, device="cpu")
+    spreads: list[Tensor] = []
+    real = centred.spread_of
+
+    def first_wide(x: Tensor, eps: float) -> Tensor:
+        spreads.append(real(x, eps))
+        wide = torch.zeros(len(x))
+        wide[0] = 2 * group_pass.MOST_SPREAD
+        return spreads[-1] + wide
+
+    def scores(spread: Callable[[Tensor, float], Tensor]) -> Tensor:
+        monkeypatch.setattr(group_pass, "spread_of", spread)
+        given = {"geometry": geometry, "bank": scorer.bank(networks[0], plans[0]), "batch": scorer.batch}
+        return batched.score_group(plans, ["dss"], **given)["dss"]
+
+    alike, all_wide = scores(real), scores(lambda x, eps: torch.full((len(x),), torch.inf))
+    monkeypatch.setattr(batched, "pays", lambda device: False)
+    plain = scores(real)
+    monkeypatch.setattr(batched, "pays", lambda device: True)
+    assert all_wide.tolist() == plain.tolist() and not (alike == plain).any()
+    torch.testing.assert_close(scores(first_wide), torch.cat([plain[:1], alike[1:]]), rtol=1e-6, atol=0)
+    assert 0.02 < float(spreads[0].max()) < group_pass.MOST_SPREAD
 
 
 def test_few_tokens_and_sums_that_cancel_are_not_centred(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,10 +123,12 @@ class Route:
 
     @property
     def finer(self) -> Route | None:
-        """With more digits, for sums that cancel more than others."""
-        if not (self.absolute and self.along) or self.dtype == torch.float64:
-            return None
-        return replace(self, centred=False, dtype=self.dtype if self.centred else torch.float64)
+        """With more digits, for sums that cancel more than others and tokens that are less alike."""
+        if self.centred:
+            return replace(self, centred=False)
+        if self.absolute and self.along and self.dtype != torch.float64:
+            return replace(self, dtype=torch.float64)
+        return None
 
 
 def routes(proxies: Sequence[str], plan: Architecture, device: torch.device) -> dict[Route, list[str]]:

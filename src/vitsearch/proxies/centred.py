@@ -1,20 +1,24 @@
 """Half blocks for tokens that are nearly alike, with their matrix products in bfloat16.
 
-In the absolute network on an image of ones a token differs from the mean of all by about a tenth. So tokens go through
-as a base, one row for each network, and what differs from it:
+In the absolute network on an image of ones the patches differ from the mean of all tokens by about a twentieth. So
+tokens go through as a base, one row for each network, and what differs from it:
 
     x = base + rest,        x W^T = base W^T + rest W^T
 
 The first product is one of float32; the second, with all the work, goes through the processor's units for bfloat16,
-which are twice as fast, and their rounding of one part in 500 is one of the rest alone. Scores of DSS keep five digits,
-where bfloat16 without the base would leave three. The sums of DSS are taken here too, since gradients, a sum over all
-tokens, come in the same two parts: with dy = base' + rest', where one of the rests sums up to zero,
+which are twice as fast, and their rounding of one part in 500 is one of the rest alone. Between the products are the
+series of GELU and of softmax about the base, of second and of first order; the class token, which is unlike all
+others, goes through GELU itself. The rests are about a thousandth of DSS (more, the larger their spread), so that
+scores keep five digits, where bfloat16 without the base would leave three. The sums of DSS are taken here too, since
+gradients, a sum over all tokens, come in the same two parts: with dy = base' + rest', where one of the rests sums up
+to zero,
 
     dy^T x = (outer product of two sums over tokens) + rest'^T rest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -28,6 +32,8 @@ from vitsearch.models.layers import FusedMaps, fused_maps
 from vitsearch.proxies.diversity import Around
 
 HALF = torch.bfloat16
+MOST_SPREAD = 0.08
+"""Of patches after a norm, up to which scores were compared; in AutoFormer's spaces it is 0.04 at any image size."""
 Told = Callable[..., None]
 """With the name of a layer and its weight: `gradient` of one of attention, or `saliency` of one of an MLP."""
 
@@ -118,17 +124,17 @@ def relative(
 
 
 class Attended:
-    """softmax(q k^T scale) v of tokens as base and rest, of which the rest sums up to zero.
+    """softmax(q k^T scale) v of tokens as base and rest, of which the rest sums up to zero, to first order in logits.
 
-    With a bar for means over tokens, a' = a - bar a, and P = softmax(L), whose rows sum up to one,
+    With a bar for means over tokens, a' = a - bar a, and L what differs between keys,
 
-        L_ij = scale q_i . k'_j      + what is the same for all j
-        out  = bar v + (P - 1 / S) v'
-        dP   = dout_i . v'_j         + what is the same for all j, which softmax's gradient does not see
-        dv   = bar dout + (P - 1 / S)^T dout
-        dq   = dL k',       dk = dL^T q       as the rows of dL sum up to zero
+        L_ij = scale q_i . k'_j,       softmax(L) = (1 + L) / S + O(L^2)
+        out  = bar v + q K,            K = scale k'^T v' / S
+        dq   = dout K^T,               with M = scale q^T dout / S
+        dk   = v' M^T,                 dv = bar dout + k' M
 
-    The relative position is more channels of q, k and v.
+    without a matrix of tokens: neither softmax nor its gradient sees what is the same for all keys. The relative
+    position is more channels of q, k and v.
     """
 
     def __init__(self, base: Tensor, rest: Tensor, heads: int, position: Relative | None) -> None:
@@ -140,8 +146,10 @@ class Attended:
         if position is not None:
             self.q[..., self.width :] = position.beside(self.q[..., : self.width], position.keys)
         self.k, self.v = (self.widened(one) for one in (k, v))
-        self.weights = torch.bmm(self.q, self.k.mT).to(base.dtype).softmax(-1)
-        self.uneven = (self.weights - 1 / self.tokens).to(HALF)
+
+    def over_tokens(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean over tokens of outer products."""
+        return torch.bmm(x.mT, y).div_(self.tokens)
 
     def split(self, base: Tensor, rest: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Of queries, keys and values what is apart, [n, H, S, D], and the means, [n, H, 1, D]."""
@@ -163,7 +171,8 @@ class Attended:
 
     def out(self) -> tuple[Tensor, Tensor]:
         """[n, C] and [n S, C]."""
-        return self.finished(torch.bmm(self.uneven, self.v), self.of_values)
+        self.mixed = self.over_tokens(self.k, self.v)
+        return self.finished(torch.bmm(self.q, self.mixed), self.of_values)
 
     def finished(self, both: Tensor, base: Tensor, times: int = 1) -> tuple[Tensor, Tensor]:
         """From what uneven attention gives of values and cells, and that of even attention; its cells count `times`."""
@@ -186,12 +195,11 @@ class Attended:
         full = wide[..., : self.width]
         if self.position is not None:
             wide[..., self.width :] = self.position.beside(full, self.position.values)
-        even = torch.bmm(wide, self.v.mT).to(base.dtype)
-        of_logits = torch._softmax_backward_data(even, self.weights, -1, base.dtype).to(HALF)
-        dq = self.narrowed(torch.bmm(of_logits, self.k), None if self.position is None else self.position.keys)
+        dq = self.narrowed(torch.bmm(wide, self.mixed.mT), None if self.position is None else self.position.keys)
+        mixed = self.over_tokens(self.q, wide)
         found = rest.new_empty(len(base), self.tokens, 3, self.heads, self.width)
         torch.mul(dq.transpose(1, 2), self.scale, out=found[:, :, 0])
-        others = (of_logits.mT, self.q[..., : self.width]), (self.uneven.mT, full)
+        others = (self.v, mixed[:, : self.width].mT), (self.k, mixed[..., : self.width])
         for place, pair in enumerate(others, 1):
             found[:, :, place] = torch.bmm(*pair).view(-1, self.heads, self.tokens, self.width).transpose(1, 2)
         return base, found.view(len(rest), -1)
@@ -226,17 +234,47 @@ class AttentionHalf(torch.autograd.Function):
         return ctx.normal.back(together(of_values, d_qkv @ qkv.half)).add_(dy), *[None] * 6
 
 
-class MlpHalf(torch.autograd.Function):
-    """x + MLP(norm(x)), over [n, S, C]."""
+class Gelu(NamedTuple):
+    """GELU and its derivatives at a base [n, H]: the second and the third divided by two."""
+
+    value: Tensor
+    first: Tensor
+    second: Tensor
+    third: Tensor
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, first: Layer, second: Layer, eps: float, told: Told) -> Tensor:
+    def at(base: Tensor) -> Gelu:
+        density = torch.exp(base.square() / -2) / math.sqrt(2 * math.pi)
+        below = (1 + torch.erf(base / math.sqrt(2))) / 2
+        second, third = (2 - base.square()) * density, (base.square() - 4) * base * density
+        return Gelu(base * below, below + base * density, second / 2, third / 2)
+
+    def there(self, rest: Tensor) -> Tensor:
+        """GELU of base + rest less GELU of the base, to second order."""
+        first, second = (one.to(rest.dtype)[:, None] for one in (self.first, self.second))
+        return (rest * first).addcmul_(rest * rest, second)
+
+    def back(self, dy: Tensor, dy_rest: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of the base and of the rest, those of all tokens together, to second order in the rests."""
+        rows = self.first, 2 * self.second, dy * 2 * self.second, dy * self.third
+        first, second, with_second, with_third = (one.to(rest.dtype)[:, None] for one in rows)
+        found = torch.addcmul(with_second, rest, with_third).addcmul_(dy_rest, second).mul_(rest)
+        return dy * self.first, found.addcmul_(dy_rest, first)
+
+
+class MlpHalf(torch.autograd.Function):
+    """x + MLP(norm(x)), over [n, S, C]. The `leading` tokens differ from all others, and go through GELU itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, first: Layer, second: Layer, eps: float, leading: int, told: Told) -> Tensor:
         ctx.normal = Normal(x, eps)
         ctx.base, rest = first.there(*apart(ctx.normal.y))
-        ctx.hidden = together(ctx.base, rest)
-        base = F.gelu(ctx.base)
-        active = F.gelu(ctx.hidden).sub_(base[:, None]).to(HALF)
-        ctx.y = together(*second.there(base, active.flatten(0, 1)))
+        ctx.rest = rest.view(*x.shape[:2], -1)
+        ctx.gelu, ctx.leading = Gelu.at(ctx.base), slice(leading)
+        active = ctx.gelu.there(ctx.rest)
+        hidden = ctx.base[:, None] + ctx.rest[:, ctx.leading]
+        active[:, ctx.leading] = F.gelu(hidden) - ctx.gelu.value[:, None]
+        ctx.y = together(*second.there(ctx.gelu.value, active.flatten(0, 1)))
         ctx.layers, ctx.told = (first, second), told
         return ctx.y + x  # type: ignore[no-any-return]
 
@@ -247,14 +285,22 @@ class MlpHalf(torch.autograd.Function):
         mean, rest = apart(dy)
         of_bias = dy.shape[1] * (mean.double() @ second.bias.double())
         ctx.told(second.name, second.weight, saliency=product(dy, ctx.y) - of_bias)
-        base, rest = second.back(mean, rest)
-        base, full = (
-            torch.ops.aten.gelu_backward(one, inputs)
-            for one, inputs in ((base, ctx.base), (together(base, rest), ctx.hidden))
+        of_base, of_rest = second.back(mean, rest)
+        of_rest = of_rest.view_as(ctx.rest)
+        base, rest = ctx.gelu.back(of_base, of_rest, ctx.rest)
+        leading, hidden = (
+            one[:, None] + other[:, ctx.leading] for one, other in ((of_base, of_rest), (ctx.base, ctx.rest))
         )
-        full = together(*first.back(base, full.sub_(base[:, None]).to(HALF).flatten(0, 1)))
+        rest[:, ctx.leading] = torch.ops.aten.gelu_backward(leading, hidden) - base[:, None]
+        full = together(*first.back(base, rest.flatten(0, 1)))
         ctx.told(first.name, first.weight, saliency=product(full, ctx.normal.y))
-        return ctx.normal.back(full).add_(dy), *[None] * 4
+        return ctx.normal.back(full).add_(dy), *[None] * 5
+
+
+def spread_of(x: Tensor, eps: float) -> Tensor:
+    """Of [n, S, C], the root mean square of what differs from the mean over tokens, after a norm."""
+    y = F.layer_norm(x, x.shape[-1:], eps=eps)
+    return (y - y.mean(1, keepdim=True)).square().mean((1, 2)).sqrt()
 
 
 def over_tokens(rest: Tensor, count: int) -> Tensor:

@@ -23,7 +23,7 @@ from vitsearch.data import Batch
 from vitsearch.models.kernels import runs_kernels
 from vitsearch.models.weights import Form, WeightBank
 from vitsearch.proxies.along import AttentionAlong, GeluAlong, NormAlong, Rows, halves
-from vitsearch.proxies.centred import HALF, AttentionHalf, Layer, MlpHalf, Relative, relative
+from vitsearch.proxies.centred import HALF, MOST_SPREAD, AttentionHalf, Layer, MlpHalf, Relative, relative, spread_of
 from vitsearch.proxies.diversity import Around
 from vitsearch.proxies.forward_along import attention_forward, mlp_forward, normal_sums
 from vitsearch.proxies.offsets import WHOLE, one_at, per_token, to_places
@@ -89,6 +89,8 @@ class GroupPass:
         self.kernels = False
         """Whether blocks go through kernels of ours."""
         self.all_networks = torch.arange(self.count, device=self.bank.device)
+        self.leading = int(self.plans[0].class_token)
+        """Tokens that are unlike all others."""
 
     # --- parameters
 
@@ -191,6 +193,11 @@ class GroupPass:
         return y
 
     # --- reports
+
+    def leave_open(self, networks: Tensor) -> None:
+        """For a finer pass."""
+        for taker in self.takers:
+            taker.total.masked_fill_(networks, math.nan)
 
     def tell(self, report: Report) -> None:
         for taker in self.listening:
@@ -307,6 +314,8 @@ class GroupPass:
                 x = self.pool(x, f"{name}.entry", stage.width, sides[index - 1])
             self.apart = self.settled and index + 1 < len(plan.stages)
             x = self.settle(x)
+            if self.centred and not self.forward:
+                self.leave_open(spread_of(x[:, 0, self.leading :], plan.norm_eps) > MOST_SPREAD)
             x = self.stage(x, [other.stages[index].blocks for other in self.plans], name, side)
         x = self.norm(x, plan.norm_eps, self.all_networks)
         extra = int(plan.class_token)
@@ -428,7 +437,8 @@ class GroupPass:
                 self.layer(f"{name}.mlp.fc1", block.hidden, width),
                 self.layer(f"{name}.mlp.fc2", width, block.hidden),
             )
-            return MlpHalf.apply(x.flatten(0, 1), *layers, self.plans[0].norm_eps, told)[:, None]  # type: ignore[no-any-return]
+            given = (*layers, self.plans[0].norm_eps, self.leading, told)
+            return MlpHalf.apply(x.flatten(0, 1), *given)[:, None]  # type: ignore[no-any-return]
         normal = self.norm(x[..., :width], self.plans[0].norm_eps, networks)
         hidden = self.linear(normal, f"{name}.mlp.fc1", block.hidden, networks)
         for taker in self.takers:

@@ -1,16 +1,27 @@
-"""How many networks an evaluator is given at a time: what a stopped search can lose."""
+"""How many networks an evaluator is given at a time, which is what a stopped search can lose, and in which parts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vitsearch.cost import Geometry
 from vitsearch.records import Journal, Trial
-from vitsearch.scoring import CHUNK_ALONE, CHUNK_OF_MIXED, CHUNK_OF_SLOW, CHUNK_ON_CPU, CHUNK_ON_GPU, ProxyEvaluator
+from vitsearch.scoring import (
+    CHUNK_ALONE,
+    CHUNK_OF_MIXED,
+    CHUNK_OF_SLOW,
+    CHUNK_ON_CPU,
+    CHUNK_ON_GPU,
+    ProxyEvaluator,
+    evenly,
+)
 from vitsearch.spaces import sample
 from vitsearch.study import run_search
 
@@ -55,3 +66,14 @@ def test_slow_networks_are_written_a_few_at_a_time(tmp_path: Path, monkeypatch: 
         SMALL_S3, objective="synflow", trials=10, geometry=geometry, patch_size=4, device="cpu", out=tmp_path / "run"
     )
     assert written == [CHUNK_ALONE, 10 - CHUNK_ALONE]
+
+
+@given(size=st.integers(1, 300), most=st.integers(1, 64))
+def test_parts_are_even(size: int, most: int) -> None:
+    """All networks in order, in as few parts as there can be, of sizes that differ by one at most."""
+    group = list(range(size))
+    parts = evenly(group, most)
+    assert [number for part in parts for number in part] == group
+    assert len(parts) == math.ceil(size / most)
+    sizes = {len(part) for part in parts}
+    assert max(sizes) <= most and max(sizes) - min(sizes) <= 1

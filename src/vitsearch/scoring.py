@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import timm
@@ -156,15 +157,12 @@ class ProxyEvaluator:
     ) -> dict[int, Known]:
         """Networks of one skeleton go through together, `at_once` of them; on the CPU, a thread for each such part.
 
-        A part on one core has its products for itself, and no core waits for another inside every small operation.
+        A part on one core has its products for itself, and no core waits for another inside every small operation;
+        those that take longest are begun first, so that no core waits long at the end.
         """
         self.at_once = self._how_many(able.values(), names)
-        parts = [
-            group[start : start + self.at_once]
-            for group in group_by_skeleton(able)
-            for start in range(0, len(group), self.at_once)
-        ]
-        parts.sort(key=len, reverse=True)  # no core waits long for another at the end
+        parts = [part for group in group_by_skeleton(able) for part in evenly(group, self.at_once)]
+        parts.sort(key=lambda part: sum(blocks_by_width(plans[number]) for number in part), reverse=True)
         banks = [self.bank(architectures[part[0]], plans[part[0]]) for part in parts]
 
         def score(part: list[int], bank: WeightBank) -> dict[int, Known]:
@@ -262,6 +260,17 @@ class ProxyEvaluator:
 def of_float64(device: torch.device) -> torch.device:
     """The CPU in the place of Apple's GPUs: scores are added up in float64, which those have not."""
     return torch.device("cpu") if device.type == "mps" else device
+
+
+def evenly(group: list[int], most: int) -> list[list[int]]:
+    """In parts of at most so many, none of which is much smaller: the last one of 12 and 1 takes two networks' time."""
+    count = -(-len(group) // most)
+    edges = [number * len(group) // count for number in range(count + 1)]
+    return [group[start:end] for start, end in pairwise(edges)]
+
+
+def blocks_by_width(plan: Architecture) -> int:
+    return sum(stage.width * len(stage.blocks) for stage in plan.stages)
 
 
 def round_down(count: int) -> int:

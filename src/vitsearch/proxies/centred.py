@@ -7,11 +7,11 @@ tokens go through as a base, one row for each network, and what differs from it:
 
 The first product is one of float32; the second, with all the work, goes through the processor's units for bfloat16,
 which are twice as fast, and their rounding of one part in 500 is one of the rest alone. Between the products are the
-series of GELU and of softmax about the base, of second and of first order; the class token, which is unlike all
-others, goes through GELU itself. The rests are about a thousandth of DSS (more, the larger their spread), so that
-scores keep five digits, where bfloat16 without the base would leave three. The sums of DSS are taken here too, since
-gradients, a sum over all tokens, come in the same two parts: with dy = base' + rest', where one of the rests sums up
-to zero,
+series of GELU and of softmax about the base, of first or second and of first order; the class token, which is unlike
+all others, goes through GELU itself. The rests are about a thousandth of DSS (more, the larger their spread), so that
+scores keep four to five digits, where bfloat16 without the base would leave three. The sums of DSS are taken here too,
+since gradients, a sum over all tokens, come in the same two parts: with dy = base' + rest', where one of the rests sums
+up to zero,
 
     dy^T x = (outer product of two sums over tokens) + rest'^T rest.
 """
@@ -234,47 +234,90 @@ class AttentionHalf(torch.autograd.Function):
         return ctx.normal.back(together(of_values, d_qkv @ qkv.half)).add_(dy), *[None] * 6
 
 
-class Gelu(NamedTuple):
-    """GELU and its derivatives at a base [n, H]: the second and the third divided by two."""
+class Gelu:
+    """GELU about a base [n, H], between two layers: from the rest of what the first reads to that of what the second
+    gives, and back. The `leading` tokens are unlike all others, and go through GELU itself.
+    """
 
-    value: Tensor
-    first: Tensor
-    second: Tensor
-    third: Tensor
-
-    @staticmethod
-    def at(base: Tensor) -> Gelu:
+    def __init__(self, base: Tensor, first: Layer, second: Layer, leading: int) -> None:
+        self.base, self.layers, self.leading = base, (first.half, second.half), slice(leading)
         density = torch.exp(base.square() / -2) / math.sqrt(2 * math.pi)
         below = (1 + torch.erf(base / math.sqrt(2))) / 2
-        second, third = (2 - base.square()) * density, (base.square() - 4) * base * density
-        return Gelu(base * below, below + base * density, second / 2, third / 2)
+        self.value = base * below
+        self.derivatives = below + base * density, (2 - base.square()) * density, (base.square() - 4) * base * density
+
+    def exactly(self, hidden: Tensor) -> Tensor:
+        """GELU of the base and this, less that of the base."""
+        return (F.gelu(self.base[:, None] + hidden) - self.value[:, None]).to(hidden.dtype)
+
+    def exactly_back(self, dy: Tensor, rest: Tensor, hidden: Tensor) -> Tensor:
+        """The gradient of the base and this, less that of the base; `dy` is that of its outputs, and `rest` more."""
+        found: Tensor = torch.ops.aten.gelu_backward(dy[:, None] + rest, self.base[:, None] + hidden)
+        return (found - (dy * self.derivatives[0])[:, None]).to(hidden.dtype)
+
+
+class GeluByHidden(Gelu):
+    """To second order, of each token of the hidden layer."""
 
     def there(self, rest: Tensor) -> Tensor:
-        """GELU of base + rest less GELU of the base, to second order."""
-        first, second = (one.to(rest.dtype)[:, None] for one in (self.first, self.second))
-        return (rest * first).addcmul_(rest * rest, second)
+        first, second = self.layers
+        self.hidden = (rest.flatten(0, 1) @ first.T).view(*rest.shape[:2], -1)
+        by_first, by_second = (one.to(HALF)[:, None] for one in (self.derivatives[0], self.derivatives[1] / 2))
+        active = (self.hidden * by_first).addcmul_(self.hidden.square(), by_second)
+        active[:, self.leading] = self.exactly(self.hidden[:, self.leading])
+        return (active.flatten(0, 1) @ second.T).view_as(rest)
 
-    def back(self, dy: Tensor, dy_rest: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of the base and of the rest, those of all tokens together, to second order in the rests."""
-        rows = self.first, 2 * self.second, dy * 2 * self.second, dy * self.third
-        first, second, with_second, with_third = (one.to(rest.dtype)[:, None] for one in rows)
-        found = torch.addcmul(with_second, rest, with_third).addcmul_(dy_rest, second).mul_(rest)
-        return dy * self.first, found.addcmul_(dy_rest, first)
+    def back(self, dy: Tensor, rest: Tensor) -> Tensor:
+        """With the gradient [n, H] of the outputs of GELU that is the same for all tokens."""
+        first, second = self.layers
+        d_hidden = (rest.flatten(0, 1) @ second).view_as(self.hidden)
+        one, two, three = self.derivatives
+        rows = (one, two, dy * two, dy * three / 2)
+        by_first, by_second, with_second, with_third = (row.to(HALF)[:, None] for row in rows)
+        found = torch.addcmul(with_second, self.hidden, with_third).addcmul_(d_hidden, by_second)
+        found.mul_(self.hidden).addcmul_(d_hidden, by_first)
+        lead = self.leading
+        found[:, lead] = self.exactly_back(dy, d_hidden[:, lead], self.hidden[:, lead])
+        return (found.flatten(0, 1) @ first).view_as(rest)
+
+
+class GeluByMatrix(Gelu):
+    """To first order, as one matrix for each network; fewer operations for narrow networks."""
+
+    def there(self, rest: Tensor) -> Tensor:
+        first, second = self.layers
+        self.rest = rest
+        self.matrix = (second * self.derivatives[0].to(HALF)[:, None]) @ first  # [n, C, C]
+        found = torch.bmm(rest, self.matrix.mT)
+        self.hidden = rest[:, self.leading] @ first.T
+        found[:, self.leading] = self.exactly(self.hidden) @ second.T
+        return found
+
+    def back(self, dy: Tensor, rest: Tensor) -> Tensor:
+        first, second = self.layers
+        of_rest = (first.T * (dy * self.derivatives[1]).to(HALF)[:, None]) @ first
+        found = torch.bmm(rest, self.matrix).baddbmm_(self.rest, of_rest)
+        found[:, self.leading] = self.exactly_back(dy, rest[:, self.leading] @ second, self.hidden) @ first
+        return found
+
+
+def way_through_gelu(tokens: int, width: int, hidden: int) -> type[GeluByMatrix] | type[GeluByHidden]:
+    """The one with fewer operations."""
+    by_matrix = width * (2 * hidden + 3 * tokens) < 4 * tokens * hidden
+    return GeluByMatrix if by_matrix else GeluByHidden
 
 
 class MlpHalf(torch.autograd.Function):
-    """x + MLP(norm(x)), over [n, S, C]. The `leading` tokens differ from all others, and go through GELU itself."""
+    """x + MLP(norm(x)), over [n, S, C]."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, first: Layer, second: Layer, eps: float, leading: int, told: Told) -> Tensor:
         ctx.normal = Normal(x, eps)
-        ctx.base, rest = first.there(*apart(ctx.normal.y))
-        ctx.rest = rest.view(*x.shape[:2], -1)
-        ctx.gelu, ctx.leading = Gelu.at(ctx.base), slice(leading)
-        active = ctx.gelu.there(ctx.rest)
-        hidden = ctx.base[:, None] + ctx.rest[:, ctx.leading]
-        active[:, ctx.leading] = F.gelu(hidden) - ctx.gelu.value[:, None]
-        ctx.y = together(*second.there(ctx.gelu.value, active.flatten(0, 1)))
+        mean, rest = apart(ctx.normal.y)
+        way = way_through_gelu(x.shape[1], x.shape[2], len(first.weight))
+        ctx.gelu = way(F.linear(mean, first.weight, first.bias), first, second, leading)
+        base = F.linear(ctx.gelu.value, second.weight, second.bias)
+        ctx.y = together(base, ctx.gelu.there(rest.view_as(x)))
         ctx.layers, ctx.told = (first, second), told
         return ctx.y + x  # type: ignore[no-any-return]
 
@@ -285,14 +328,9 @@ class MlpHalf(torch.autograd.Function):
         mean, rest = apart(dy)
         of_bias = dy.shape[1] * (mean.double() @ second.bias.double())
         ctx.told(second.name, second.weight, saliency=product(dy, ctx.y) - of_bias)
-        of_base, of_rest = second.back(mean, rest)
-        of_rest = of_rest.view_as(ctx.rest)
-        base, rest = ctx.gelu.back(of_base, of_rest, ctx.rest)
-        leading, hidden = (
-            one[:, None] + other[:, ctx.leading] for one, other in ((of_base, of_rest), (ctx.base, ctx.rest))
-        )
-        rest[:, ctx.leading] = torch.ops.aten.gelu_backward(leading, hidden) - base[:, None]
-        full = together(*first.back(base, rest.flatten(0, 1)))
+        of_active = mean @ second.weight
+        base = (of_active * ctx.gelu.derivatives[0]) @ first.weight
+        full = together(base, ctx.gelu.back(of_active, rest.view_as(dy)))
         ctx.told(first.name, first.weight, saliency=product(full, ctx.normal.y))
         return ctx.normal.back(full).add_(dy), *[None] * 5
 

@@ -111,8 +111,8 @@ def _gram(matrix: Tensor) -> Tensor:
 
 
 PROBES, CHECKS, TOLERANCE = 28, 4, 1e-4
-PROBES_AROUND = 20
-"""Fewer will do where the largest part is known."""
+PROBES_AROUND, NARROW = (12, 20), 448
+"""Fewer will do where the largest part is known: for matrices that are narrow, and for others."""
 
 
 class Summed(NamedTuple):
@@ -169,9 +169,10 @@ class Around(NamedTuple):
         dy, x = self.parts()
         size = torch.linalg.vector_norm(self.left, dim=1, keepdim=True)
         first = (self.left / size)[..., None]
-        products = torch.bmm(dy.mT, (self.x @ _probes(self.x, PROBES_AROUND)).view(*x.shape[:2], -1)).to(first.dtype)
+        count = PROBES_AROUND[min(self.sizes[1:]) > NARROW]
+        products = torch.bmm(dy.mT, (self.x @ _probes(self.x, count)).view(*x.shape[:2], -1)).to(first.dtype)
         products -= first @ (first.mT @ products)
-        probes, checks = products[..., :PROBES_AROUND], products[..., PROBES_AROUND:]
+        probes, checks = products[..., :count], products[..., count:]
         span = _orthonormal(probes)
         inside = torch.bmm(torch.bmm(dy, torch.cat([first, span], -1).to(dy.dtype)).mT, x).to(first.dtype)
         inside[:, 0] += size * self.right

@@ -147,8 +147,8 @@ class Attended:
             self.q[..., self.width :] = position.beside(self.q[..., : self.width], position.keys)
         self.k, self.v = (self.widened(one) for one in (k, v))
 
-    def over_tokens(self, x: Tensor, y: Tensor) -> Tensor:
-        """The mean over tokens of outer products."""
+    def mixing(self, x: Tensor, y: Tensor) -> Tensor:
+        """x^T y / S, for each head."""
         return torch.bmm(x.mT, y).div_(self.tokens)
 
     def split(self, base: Tensor, rest: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -171,7 +171,7 @@ class Attended:
 
     def out(self) -> tuple[Tensor, Tensor]:
         """[n, C] and [n S, C]."""
-        self.mixed = self.over_tokens(self.k, self.v)
+        self.mixed = self.mixing(self.k, self.v)
         return self.finished(torch.bmm(self.q, self.mixed), self.of_values)
 
     def finished(self, both: Tensor, base: Tensor, times: int = 1) -> tuple[Tensor, Tensor]:
@@ -196,7 +196,7 @@ class Attended:
         if self.position is not None:
             wide[..., self.width :] = self.position.beside(full, self.position.values)
         dq = self.narrowed(torch.bmm(wide, self.mixed.mT), None if self.position is None else self.position.keys)
-        mixed = self.over_tokens(self.q, wide)
+        mixed = self.mixing(self.q, wide)
         found = rest.new_empty(len(base), self.tokens, 3, self.heads, self.width)
         torch.mul(dq.transpose(1, 2), self.scale, out=found[:, :, 0])
         others = (self.v, mixed[:, : self.width].mT), (self.k, mixed[..., : self.width])
@@ -235,8 +235,12 @@ class AttentionHalf(torch.autograd.Function):
 
 
 class Gelu:
-    """GELU about a base [n, H], between two layers: from the rest of what the first reads to that of what the second
-    gives, and back. The `leading` tokens are unlike all others, and go through GELU itself.
+    """Two layers with GELU g between them, about a base b [n, H]: what they make of a rest r of its inputs, and back.
+
+        h = W1 r,       g(b + h) - g(b) = g' h + g'' h^2 / 2,       dh = (dy + dy') (g' + g'' h) + dy g''' h^2 / 2
+
+    with dy the part of the outputs' gradient that all tokens have, and dy' the rest. The `leading` tokens are unlike
+    all others, and go through GELU itself.
     """
 
     def __init__(self, base: Tensor, first: Layer, second: Layer, leading: int) -> None:
@@ -257,7 +261,7 @@ class Gelu:
 
 
 class GeluByHidden(Gelu):
-    """To second order, of each token of the hidden layer."""
+    """To second order, token by token."""
 
     def there(self, rest: Tensor) -> Tensor:
         first, second = self.layers
@@ -268,7 +272,7 @@ class GeluByHidden(Gelu):
         return (active.flatten(0, 1) @ second.T).view_as(rest)
 
     def back(self, dy: Tensor, rest: Tensor) -> Tensor:
-        """With the gradient [n, H] of the outputs of GELU that is the same for all tokens."""
+        """From dy [n, H] and the rest of the gradient of what the second layer gives, [n, S, C], to that of r."""
         first, second = self.layers
         d_hidden = (rest.flatten(0, 1) @ second).view_as(self.hidden)
         one, two, three = self.derivatives
@@ -282,7 +286,7 @@ class GeluByHidden(Gelu):
 
 
 class GeluByMatrix(Gelu):
-    """To first order, as one matrix for each network; fewer operations for narrow networks."""
+    """To first order, without hidden tokens: W2 diag(g') W1 there, and W1^T diag(dy g'') W1 more on the way back."""
 
     def there(self, rest: Tensor) -> Tensor:
         first, second = self.layers

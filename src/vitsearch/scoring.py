@@ -38,7 +38,7 @@ from vitsearch.spaces import canonical, decode, space_over
 
 log = logging.getLogger("vitsearch")
 OUT_OF_MEMORY = "out of memory"
-CPU_ROOM, CPU_MOST = 1 << 30, 16
+CPU_ROOM, CPU_MOST = 1 << 30, 12
 """On the CPU, networks at once save calls; beyond this many bytes or networks, caches lose what the calls gain."""
 CHUNK_ON_GPU, CHUNK_OF_MIXED, CHUNK_ON_CPU, CHUNK_OF_SLOW, CHUNK_ALONE = 2048, 256, 48, 16, 8
 """Networks between two writes of a journal: a stopped search loses no more. On a GPU, mixed are proxies of which some
@@ -263,7 +263,7 @@ def of_float64(device: torch.device) -> torch.device:
 
 
 def evenly(group: list[int], most: int) -> list[list[int]]:
-    """In parts of at most so many, none of which is much smaller: the last one of 16 and 1 takes two networks' time."""
+    """In parts of at most so many, none of which is much smaller: the last one of 12 and 1 takes two networks' time."""
     count = -(-len(group) // most)
     edges = [number * len(group) // count for number in range(count + 1)]
     return [group[start:end] for start, end in pairwise(edges)]

@@ -21,6 +21,7 @@ from vitsearch.scoring import (
     CHUNK_ON_GPU,
     ProxyEvaluator,
     evenly,
+    in_full,
 )
 from vitsearch.spaces import sample
 from vitsearch.study import run_search
@@ -70,10 +71,13 @@ def test_slow_networks_are_written_a_few_at_a_time(tmp_path: Path, monkeypatch: 
 
 @given(size=st.integers(1, 300), most=st.integers(1, 64))
 def test_parts_are_even(size: int, most: int) -> None:
-    """All networks in order, in as few parts as there can be, of sizes that differ by one at most."""
+    """All networks in order, in as few parts as there can be, of sizes that differ by one at most; or full but one."""
     group = list(range(size))
     parts = evenly(group, most)
     assert [number for part in parts for number in part] == group
     assert len(parts) == math.ceil(size / most)
     sizes = {len(part) for part in parts}
     assert max(sizes) <= most and max(sizes) - min(sizes) <= 1
+    full = in_full(group, most)
+    assert [number for part in full for number in part] == group
+    assert {len(part) for part in full[:-1]} <= {most} and 0 < len(full[-1]) <= most

@@ -161,7 +161,8 @@ class ProxyEvaluator:
         those that take longest are begun first, so that no core waits long at the end.
         """
         self.at_once = self._how_many(able.values(), names)
-        parts = [part for group in group_by_skeleton(able) for part in evenly(group, self.at_once)]
+        split = evenly if self.device.type == "cpu" else in_full
+        parts = [part for group in group_by_skeleton(able) for part in split(group, self.at_once)]
         parts.sort(key=lambda part: sum(blocks_by_width(plans[number]) for number in part), reverse=True)
         banks = [self.bank(architectures[part[0]], plans[part[0]]) for part in parts]
 
@@ -267,6 +268,11 @@ def evenly(group: list[int], most: int) -> list[list[int]]:
     count = -(-len(group) // most)
     edges = [number * len(group) // count for number in range(count + 1)]
     return [group[start:end] for start, end in pairwise(edges)]
+
+
+def in_full(group: list[int], most: int) -> list[list[int]]:
+    """In parts of so many and a last one: on a GPU, whose memory is handed out again in the sizes it had."""
+    return [group[start : start + most] for start in range(0, len(group), most)]
 
 
 def blocks_by_width(plan: Architecture) -> int:

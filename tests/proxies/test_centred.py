@@ -246,6 +246,31 @@ def test_networks_whose_tokens_are_unlike_each_other_go_without_series(monkeypat
     assert 0.02 < float(spreads[0].max()) < group_pass.MOST_SPREAD
 
 
+@pytest.mark.parametrize("times", [1.0, 1.8])
+def test_scores_up_to_the_largest_spread(monkeypatch: pytest.MonkeyPatch, times: float) -> None:
+    """With positions that are larger than initial ones, against everything in float64."""
+    monkeypatch.setattr(batched, "pays", lambda device: True)
+    networks = [one for one in sample("autoformer-micro", 40, seed=2) if one["embed_dim"] == 48][:3]
+    plans, geometry = [decode(settings) for settings in networks], Geometry(image_size=224, classes=10)
+    scorer = ProxyEvaluator(["dss"], geometry=geometry, seed=0, device="cpu")
+    weight, spread_of, spreads = group_pass.GroupPass.weight, centred.spread_of, []
+
+    def scaled(self: group_pass.GroupPass, name: str, *arguments: Any, **more: Any) -> Tensor:
+        return weight(self, name, *arguments, **more) * (times if name == "pos_embed" else 1.0)
+
+    def noted(x: Tensor, eps: float) -> Tensor:
+        spreads.append(float(spread_of(x, eps).max()))
+        return spread_of(x, eps)
+
+    monkeypatch.setattr(group_pass.GroupPass, "weight", scaled)
+    monkeypatch.setattr(group_pass, "spread_of", noted)
+    given = {"geometry": geometry, "bank": scorer.bank(networks[0], plans[0]), "batch": scorer.batch}
+    found, exact = (batched.score_group(plans, ["dss"], **given, exact=exact)["dss"] for exact in (False, True))
+    assert found.tolist() == pytest.approx(exact.tolist(), rel=5e-5) and not (found == exact).any()
+    (spread,) = spreads  # one pass, and none behind it
+    assert 0.035 * times < spread < group_pass.MOST_SPREAD
+
+
 def test_few_tokens_and_sums_that_cancel_are_not_centred(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batched, "pays", lambda device: True)
     (network,) = sample("autoformer-micro", 1, seed=0)
